@@ -13,12 +13,13 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim docs lock soak test-kernel kernel clean
+.PHONY: help setup demo test coverage mutants e2e lint bench bench-batch bench-queue bench-why bench-e2e bench-batch-e2e bench-binder bench-api bench-demo bench-page bench-sim chaos docs lock soak test-kernel kernel clean
 
 help:
 	@echo "make demo    a cluster of 50 nodes at work, in a minute from a fresh clone"
 	@echo "make test    every test"
 	@echo "make coverage   every test once more, counting the lines that they reach; takes twice as long"
+	@echo "make mutants   change one place of the package at a time and count the changes that a test notices; ARGS=\"--seed 1 --count 60\""
 	@echo "make test-kernel   the tests of the core against its compiled copy"
 	@echo "make e2e     the end-to-end suite on our API server and on a real one; builds that with Go the first time"
 	@echo "make lint    ruff, mypy --strict and the import contracts"
@@ -34,7 +35,8 @@ help:
 	@echo "make bench-demo    the first five minutes: first pod of the demo, pods a second of a whole cluster in one process"
 	@echo "make bench-page    frame times of the page in Chromium, at 5,000 nodes and 50,000 pods"
 	@echo "make bench-sim   one OpenB run on one core, and a year-long trace; ARGS=--sweep for all workloads and policies"
-	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, two hundred of binder and scheduler, older servers, all that was published"
+	@echo "make soak    200,000 pods through the live scheduler, a hundred kills of our API server, two hundred of binder and scheduler, an hour of faults in each of seven configurations, older servers, all that was published, a hundred mutants"
+	@echo "make chaos   processes, API servers and requests under faults, in seven configurations; ARGS=\"--minutes 10 --seed 7\""
 	@echo "make docs    build the documentation into site/"
 	@echo "make setup   the development environment in .venv; the targets above do this themselves"
 	@echo "make lock    choose the locked versions anew, from pyproject.toml"
@@ -51,6 +53,10 @@ test: .venv/.dev
 
 coverage: .venv/.dev
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term:skip-covered --cov-report=xml $(ARGS)
+
+# Coverage with a context for each test is collected first, and again when src or tests changed.
+mutants: .venv/.dev
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 # Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.
 KERNEL ?= yes
@@ -101,12 +107,18 @@ bench-batch-e2e: .venv/.dev
 bench-binder: .venv/.dev
 	$(BIN)/python benchmarks/binder.py $(ARGS)
 
+# Two configurations at a time fit on two cores: most of the time they wait. The journals stay in build/chaos.
+chaos: .venv/.dev
+	cd tests && ../$(BIN)/python -m chaos $(ARGS)
+
 # The second half: end-to-end tests that take too long for every day, such as those against other API servers.
 soak: .venv/.dev
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python -m pytest -p no:xdist -m soak --cluster=real --durations=0 tests/e2e
-	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=100
+	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=50
 	$(BIN)/python -m pytest -p no:xdist -m soak tests/unit/sim
+	cd tests && ../$(BIN)/python -m chaos --minutes 60 --jobs 2
+	$(BIN)/python tools/mutants.py
 
 bench-api: .venv/.dev
 	$(BIN)/python benchmarks/api_server.py $(ARGS)

@@ -29,7 +29,9 @@ class World:
         self.store = store or Store()
         for resource in self.resources:
             self.store.place(resource.storage).extract = extractor(resource)
-        self.writer = Writer(self.store, Rulebook(StoreLookup(self.store), self.clock), self.clock, random.Random(0))
+        self.writer = Writer(
+            self.store, Rulebook(StoreLookup(self.store.uncommitted), self.clock), self.clock, random.Random(0)
+        )
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
 
     def kind(self, kind: str, group: str = "") -> Resource:

@@ -158,12 +158,19 @@ class FakeNominations:
     """Pods by the node that they wait for; nobody waits unless a test says so."""
 
     waiting: dict[str, list[PodInfo]] = field(default_factory=dict)
+    leaving: dict[str, Mapping[str, object]] = field(default_factory=dict)
 
     def on_node(self, node_name: str) -> Sequence[PodInfo]:
         return self.waiting.get(node_name, ())
 
-    def leaving_from(self, node_name: str) -> Mapping[str, object]:  # noqa: ARG002
-        return {}
+    def node_of(self, uid: str) -> str | None:
+        return next((node for node, infos in self.waiting.items() if any(info.uid == uid for info in infos)), None)
+
+    def leaving_from(self, node_name: str) -> Mapping[str, object]:
+        return self.leaving.get(node_name, {})
+
+    def refused_on(self, node_name: str) -> Sequence[str]:  # noqa: ARG002
+        return ()
 
     def nodes(self) -> Iterable[str]:
         return self.waiting

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from bayplan.devices.allocator import Allocation, Allocator, Refusal
+from bayplan.devices.claims import FINALIZER
 from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors
 from bayplan.devices.state import InUse
-from bayplan.objects.core import Node
+from bayplan.objects.core import Node, Pod, PodResourceClaim
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.resource import (
     AllocationResult,
@@ -167,3 +168,15 @@ def granted(outcome: Allocation | Refusal) -> list[str] | str:
     if isinstance(outcome, Refusal):
         return outcome.reason
     return [f"{pick.ask.name}={pick.device.id.device}" for picks in outcome.picks for pick in picks]
+
+
+def protected_claim(name: str) -> ResourceClaim:
+    """A claim for one device, which has the finalizer already: allocating it is one write."""
+    claim = make_claim(exactly(1), name=name, version="1")
+    metadata = msgspec.structs.replace(claim.metadata, finalizers=(FINALIZER,))
+    return msgspec.structs.replace(claim, metadata=metadata)
+
+
+def using_claim(pod: Pod, name: str) -> Pod:
+    claims = (PodResourceClaim(name="gpu", resource_claim_name=name),)
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=claims))

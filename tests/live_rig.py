@@ -99,6 +99,11 @@ class Rig(PlayedServer[LiveScheduler]):
         queued = self.live.queue.get(pod.key)
         return None if queued is None else queued.pool
 
+    def attempts(self, pod: Pod) -> int:
+        """How often a pod that waits in the queue was tried."""
+        queued = self.live.queue.get(pod.key)
+        return 0 if queued is None else queued.attempts
+
 
 def conditions(rig: Rig) -> list[dict[str, Any]]:
     """Every PodScheduled condition that was written."""

@@ -81,6 +81,8 @@ class ApiError(BayplanError):
         self.reason = reason
         self.details = details or message
         """The server's own sentence, without ours round it."""
+        self.outcome_unknown = False
+        """Whether the request may have taken effect, or may still do so."""
 
 
 class Unreachable(ApiError):
@@ -89,6 +91,7 @@ class Unreachable(ApiError):
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.outcome_unknown = sent
 
 
 class TimedOut(Unreachable):
@@ -146,6 +149,10 @@ class TooManyRequests(ApiError):
 
 class ServerError(ApiError):
     """The server failed: any other 5xx."""
+
+    def __init__(self, message: str, *, code: int = 0, reason: str = "", details: str = "") -> None:
+        super().__init__(message, code=code, reason=reason, details=details)
+        self.outcome_unknown = True
 
 
 class ServingError(BayplanError):

@@ -36,8 +36,8 @@ class Notes:
                 session.annotations[task.key] = {"example.com/noted": "yes"}
 '''
 
-SELDOM = {("events.k8s.io", "events", "patch")}
-"""A series of an event is told where one version of an object is spoken of twice, which sessions avoid."""
+SELDOM = {("", "events", "patch")}
+"""An event is counted where it is repeated, which sessions avoid."""
 ASKED_BY_THE_SERVER_ITSELF: set[Right] = {
     ("resource.k8s.io", "resourceclaims/binding", "patch"),
 }

@@ -333,8 +333,11 @@ def test_a_pod_made_anew_while_the_old_one_is_bound_gets_a_request_of_its_own(
 
 
 def test_a_pod_whose_node_is_removed_goes_elsewhere(corner: BinderCorner, witness: Witness) -> None:
-    """The engine deletes the request, whatever the binder says of it, and places the pod anew."""
-    with corner.by_requests():
+    """The engine deletes the request, whatever the binder says of it, and places the pod anew when its binding to that
+    node cannot land any more."""
+    settings = corner.folder / "quick.yaml"
+    settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nrequestTimeoutSeconds: 5\n")
+    with corner.by_requests(f"--settings={settings}"):
         corner.api.create(corner.pod("web"))
         until(lambda: bool(corner.find("BindRequest", "web")), "the request is made")
         first = corner.find("BindRequest", "web")

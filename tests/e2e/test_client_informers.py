@@ -123,6 +123,23 @@ async def test_a_pod_that_leaves_the_selection_is_deleted(cluster: Cluster, name
             assert heard.verbs == [("add", "done"), ("delete", "done")]
 
 
+@on_loop
+async def test_a_watch_that_matches_nothing_keeps_its_version_fresh(cluster: Cluster, namespace: str) -> None:
+    """Otherwise the kind's history would be gone at some resume, and a list would follow: the watch is resumed after
+    each silence, and bookmarks that come once a minute would never arrive."""
+    heard = Heard()
+    async with client_of(cluster.target()) as client:
+        chosen = Selection(namespace=namespace, label_selector="of=nothing")
+        informer = client.informer(PODS, heard, selection=chosen, streaming=False)
+        async with running(informer):
+            seen = {informer.resource_version}
+            while len(seen) < 3:  # two watches have ended with a bookmark
+                await client.create(PODS, pod("p"), namespace=namespace)
+                await client.delete(PODS, namespace=namespace, name="p", grace_s=0)
+                seen.add(informer.resource_version)
+            assert heard.verbs == []
+
+
 @pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "paged"])
 @on_loop
 async def test_a_gap_in_which_history_was_forgotten(cluster: Cluster, namespace: str, streaming: bool) -> None:

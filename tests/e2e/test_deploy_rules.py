@@ -27,14 +27,15 @@ NAME = DEPLOYED.name
 
 STUBBORN = '''
 class Stubborn:
-    """Lets nobody in who wears its label, and is asked again whatever happens."""
+    """Refuses pods with its label, for one of two reasons: which one depends on a label of the node."""
 
     name = "Stubborn"
 
     def filter(self, cycle, node):
         from bayplan.framework import unschedulable
 
-        return unschedulable("never") if "stubborn" in cycle.pod.labels else None
+        odd = int(node.labels.get("touched", "0")) % 2
+        return unschedulable("never" if odd else "not today") if "stubborn" in cycle.pod.labels else None
 '''
 
 ASKED_BY_THE_SERVER_ITSELF: dict[Right, str] = {
@@ -97,7 +98,7 @@ def places_and_preempts(corner: Corner) -> None:
 
 
 def keeps_telling(corner: Corner) -> None:
-    """The same reason again and again becomes a series."""
+    """Two reasons in turn become two series."""
     corner.api.create(ours(corner.pod("stubborn", labels={"stubborn": "yes"})))
     number = itertools.count()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -80,16 +81,50 @@ def test_watches_are_cut_again_and_again(cluster: Cluster, corner: Corner, tmp_p
         corner.settles(process)
 
 
+SILENT_S = 30.0
+"""A silently dead watch is noticed within this time."""
+
+ALLOWANCE_S = 10.0
+"""For the scheduling itself, on a machine that is shared."""
+
+
+@pytest.mark.parametrize(
+    "hits",
+    [
+        pytest.param(lambda ask: ask is not None and ask.is_watch, id="watches"),
+        pytest.param(lambda _: True, id="all-connections"),
+    ],
+)
+def test_connections_are_swallowed_silently(
+    cluster: Cluster, corner: Corner, tmp_path: Path, hits: Callable[[Ask | None], bool]
+) -> None:
+    """They stay open, the proxy acknowledges everything, and nothing is delivered. New connections work."""
+    corner.add_nodes(3)
+    with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
+        names(corner, "early", 3)
+        corner.bound()
+        for turn in range(2):
+            assert proxy.swallow(hits) >= 5
+            assert proxy.swallowed_watches() >= 5
+            began_s = time.monotonic()
+            corner.bound(names(corner, f"late-{turn}", 3), within_s=SILENT_S + ALLOWANCE_S)
+            until(lambda: not proxy.swallowed_watches(), "every dead watch is given up", within_s=ALLOWANCE_S)
+            assert time.monotonic() - began_s <= SILENT_S + ALLOWANCE_S
+        assert "listing anew" not in corner.log()
+        corner.settles(process)
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
         pytest.param(refusal(409, "Conflict", "not now"), "not now", id="409"),
         pytest.param(refusal(429, "TooManyRequests", "slow down", Retry_After="1"), "", id="429-later"),
         pytest.param(refusal(429, "TooManyRequests", "slow down"), "slow down", id="429"),
-        pytest.param(refusal(500, "InternalError", "oops"), "oops", id="500"),
+        pytest.param(refusal(500, "InternalError", "oops"), "", id="500"),
     ],
 )
 def test_bindings_are_refused(cluster: Cluster, corner: Corner, tmp_path: Path, answer: bytes, text: str) -> None:
+    """A binding that was refused fails the attempt. One whose outcome a 5xx leaves open is sent again."""
     corner.add_nodes(2)
     with faulty(cluster, tmp_path) as proxy, corner.running(kubeconfig=proxy.kubeconfig()) as process:
         refused = proxy.add(Fault(binding, times=5, refuse=answer))

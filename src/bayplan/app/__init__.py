@@ -306,7 +306,12 @@ def wired_scheduler(
     if uses_bind_requests(configuration):
         live.engine.desk.attempts = options.settings.bind_attempts
         live.engine.desk.mutation.add_to(monitor.registry)
-        requests = follow_requests(live, clock, stale_s=options.settings.stale_request_seconds)
+        requests = follow_requests(
+            live,
+            clock,
+            stale_s=options.settings.stale_request_seconds,
+            request_timeout_s=options.settings.request_timeout_seconds,
+        )
         show_stale(monitor.registry, lambda: len(requests.stale))
         if all(_by_binder(profile) for profile in configuration.profiles):
             live.all_by_binder = True

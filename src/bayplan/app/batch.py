@@ -68,8 +68,6 @@ NEEDED = (kind_of(volcano.PodGroup), kind_of(volcano.Queue))
 
 NO_PORT = ServingFlags(secure_port=0)
 
-_ACTIONS = {"Scheduled": "Binding", "Evict": "Evicting"}
-
 
 def read_by(options: BatchOptions) -> tuple[Kind, ...]:
     """What an engine with these options reads."""
@@ -149,30 +147,31 @@ class BatchSettings:
 
 
 class SchedulerNames:
-    """Speaks in the name of the scheduler that serves a pod; of everything else, in the first one's."""
+    """Records core events, as Volcano does: about a pod in the name of its scheduler, else in that of the first."""
 
     def __init__(self, sink: EventSink, names: Sequence[str]) -> None:
         client = sink.client
         self._recorders = {
-            name: EventRecorder(name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post)
+            name: EventRecorder(
+                name, host=platform.node(), clock=client.clock, chance=client.chance, post=sink.post_core
+            )
             for name in names
         }
         self._first = self._recorders[names[0]]
 
     def tell(self, regarding: KubeObject, kind: str, reason: str, note: str) -> None:
-        action = _ACTIONS.get(reason, "Scheduling")
-        self._speaker(regarding).event(regarding, type=kind, reason=reason, action=action, note=note)
+        self._speaker(regarding).event(regarding, type=kind, reason=reason, action="", note=note)
 
     def record(
         self,
         regarding: Pod,
         kind: str,
         reason: str,
-        action: str,
+        action: str,  # noqa: ARG002
         note: str,
         related: Pod | None = None,  # noqa: ARG002
     ) -> None:
-        self._speaker(regarding).event(regarding, type=kind, reason=reason, action=action, note=note)
+        self.tell(regarding, kind, reason, note)
 
     def complain(self, resource: Resource, unreadable: Unreadable) -> None:
         """An object that cannot be read at all is told so."""
@@ -186,7 +185,7 @@ class SchedulerNames:
             resource_version=unreadable.resource_version,
         )
         log.error("%s", unreadable.reason)
-        self._first.event(about, type=WARNING, reason="Unreadable", action="Scheduling", note=unreadable.reason)
+        self._first.event(about, type=WARNING, reason="Unreadable", action="", note=unreadable.reason)
 
     def _speaker(self, regarding: KubeObject) -> EventRecorder:
         name = regarding.scheduler_name if isinstance(regarding, Pod) else ""
@@ -228,7 +227,12 @@ def batch_side(
 
     offered = wiring.offered
     writes = writes or ApiWrites(
-        wiring.client, speaker, clock=clock, claims=offered.get(kind_of(ResourceClaim)), exists=exists
+        wiring.client,
+        speaker,
+        clock=clock,
+        claims=offered.get(kind_of(ResourceClaim)),
+        exists=exists,
+        request_timeout_s=settings.own.request_timeout_seconds,
     )
     writes.reached = wiring.reached
     statuses = PodStatuses(wiring.client, writes, following.waiting, clock=clock, chance=chance)
@@ -241,8 +245,17 @@ def batch_side(
     if settings.options.is_sharded:
         live.between_sessions.append(_sharding(settings.options, live, wiring).look)
     if settings.own.bind_requests:
-        own, made = settings.own, (writes, speaker, clock)
-        follow_requests(following, live.binds, *made, attempts=own.bind_attempts, stale_s=own.stale_request_seconds)
+        own = settings.own
+        follow_requests(
+            following,
+            live.binds,
+            writes,
+            speaker,
+            clock,
+            attempts=own.bind_attempts,
+            stale_s=own.stale_request_seconds,
+            request_timeout_s=own.request_timeout_seconds,
+        )
     if settings.plugin_folders:
         live.between_sessions.append(settings.reloading(engine).look)
     return BatchSide(live, speaker)

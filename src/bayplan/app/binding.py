@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import platform
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -27,7 +28,7 @@ from bayplan.binder.reporting import Reports
 from bayplan.binder.view import View
 from bayplan.binder.waiting import PatientWrites, Waits
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, Client, Informer, Informers, Selection, Target
+from bayplan.client import EVERYTHING, REQUEST_TIMEOUT_S, Client, Informer, Informers, Selection, Target
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.config.model import LeaderElection
@@ -51,8 +52,11 @@ from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
 from bayplan.telemetry.watchdog import watched_loop
 
+log = logging.getLogger(__name__)
+
 NAME = BINDER
 LEASE_NAMESPACE = "kube-system"
+STOP_S = 20.0
 
 _REQUESTS = kind_of(BindRequest)
 _STRUCTS: tuple[type[KubeObject], ...] = (
@@ -92,6 +96,10 @@ class BinderSettings:
     workers: int = WORKERS
     plugin_limit_s: float = PLUGIN_LIMIT_S
     """How long one call of a plugin may take."""
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    """The API server's."""
+    stop_s: float = STOP_S
+    """How long writes may take that are under way when the binder is stopped."""
     takes_all: bool = False
     """Requests of other schedulers too, not only those that carry our label."""
     lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
@@ -108,6 +116,8 @@ class BinderSettings:
             plugins,
             workers=own.binder_workers,
             plugin_limit_s=own.binder_plugin_seconds,
+            request_timeout_s=own.request_timeout_seconds,
+            stop_s=own.stop_seconds,
             reservations=own.resource_reservation,
             **more,
         )
@@ -139,29 +149,65 @@ def _rehearse(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> No
 
 
 class BinderProcess:
-    """A binder, and whether it may work."""
+    """A binder, and whether it may work. Cancelled, it finishes its writes. It gives up the lease only if it could."""
 
-    def __init__(self, binder: LiveBinder, informers: Informers, election: Leading | None) -> None:
+    def __init__(
+        self, binder: LiveBinder, informers: Informers, election: Leading | None, *, stop_s: float = STOP_S
+    ) -> None:
         self.binder = binder
         self.informers = informers
         self.election = election
+        self._stop_s = stop_s
+        self._running: list[asyncio.Task[Any]] = []
+        self._is_draining = False
         self.ready = asyncio.Event()
         """Set when it works: everything is known, and it leads."""
 
     async def run(self) -> None:
         """Work until cancelled, from when the lease is held; `LeaseLost` when it is held no longer."""
+        try:
+            await self._run()
+        finally:
+            if self.election is not None:
+                self.election.report_unsent()
+
+    async def _run(self) -> None:
         async with _ended_together() as start:
             watching = start(self.informers.run())
+            observing = start(self.election.observe()) if self.election is not None else None
             await _first(self.informers.wait_synced(), watching)
-            running = [watching]
-            if self.election is not None:
+            running = self._running = [watching]
+            if self.election is not None and observing is not None:
+                observing.cancel()
                 await _first(self.election.acquire(), watching)
                 running.append(start(self.election.hold()))
             running.append(start(self.binder.run()))
             self.ready.set()
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await self.drain()
+                raise
+            finally:
+                if self.election is not None and self.binder.has_open_writes:
+                    self.election.retain()
             for each in done:
                 each.result()
+
+    async def drain(self) -> None:
+        """Begin nothing new and finish what is being written, as long as that may take and the lease is held."""
+        if self._is_draining or not self.ready.is_set():
+            return
+        self._is_draining = True
+        draining = asyncio.ensure_future(self.binder.drain())
+        try:
+            ends = (draining, *self._running)
+            await asyncio.wait(ends, timeout=self._stop_s, return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                log.warning("binding is still under way after %.0f s, and is left alone", self._stop_s)
+        finally:
+            draining.cancel()
+            await asyncio.wait([draining])
 
 
 @asynccontextmanager
@@ -292,7 +338,7 @@ async def binder_process(
         binder.unreadable = watches[_REQUESTS].unreadable
         informers = Informers((*watches.values(), *_members(settings, wiring, binder)))
         election = await wiring.candidate([(settings.lease, NAME)], identity)
-        process = BinderProcess(binder, informers, election)
+        process = BinderProcess(binder, informers, election, stop_s=settings.stop_s)
         monitor.show(process)
         yield process
 
@@ -317,13 +363,21 @@ def _wired(
     claims = wiring.offered.get(kind_of(resource.ResourceClaim))
     view = View(client, cache)
     waits = Waits(view.is_there)
-    speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post)
-    writes = ApiWrites(client, ProfileEvents({NAME: speaker}), clock=clock, claims=claims, exists=view.knows)
+    speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post_core)
+    writes = ApiWrites(
+        client,
+        ProfileEvents({NAME: speaker}),
+        clock=clock,
+        claims=claims,
+        exists=view.knows,
+        request_timeout_s=settings.request_timeout_s,
+    )
     handle = BinderHandle(client, PatientWrites(writes, waits), clock, cache, claims, wiring.reached, waits)
     reservations = GpuReservations(
         client,
         view,
         settings.reservations,
+        writes.confirmed,
         takes_all=settings.takes_all,
         waiting=waits,
         reached=wiring.reached,
@@ -341,7 +395,12 @@ def _wired(
     )
     requests = wiring.offered.get(_REQUESTS)
     assert requests is not None
-    reports = Reports(client, requests, view, speaker, clock=clock, chance=chance, observer=monitor.metrics)
+    reports = Reports(
+        client, requests, view, speaker, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
+    )
     waits.noticed = reports.waits
     reconciler = Reconciler(view, carrying_out, reports, clock)
-    return LiveBinder(view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=settings.workers)
+    workers = settings.workers
+    return LiveBinder(
+        view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=workers, writes=writes
+    )

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
 from bayplan.app.health_serving import health_served, listening
-from bayplan.client import Client, Election, Target
+from bayplan.client import Client, Election, Target, Timings
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.features import RELEASE
 from bayplan.controllers import Controllers
@@ -46,6 +46,7 @@ class ControllersProcess:
             await asyncio.gather(working, return_exceptions=True)
             holding.cancel()
             answers = await asyncio.gather(holding, return_exceptions=True)
+            self.election.report_unsent()
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -84,7 +85,10 @@ async def controllers_process(
         )
         election: Election | None = None
         if leader_elect:
-            lease_client = await stack.enter_async_context(Client(target, clock=clock, chance=chance, user_agent=agent))
+            patience_s = Timings().renew_s / 2  # a request that gets no answer must leave time for another one
+            lease_client = await stack.enter_async_context(
+                Client(target, clock=clock, chance=chance, user_agent=agent, timeout_s=patience_s)
+            )
             identity = f"{platform.node()}_{uuid.UUID(int=chance.getrandbits(128), version=4)}"
             election = Election(lease_client, identity=identity, name=lease_name, namespace=lease_namespace)
             client.guard(election)

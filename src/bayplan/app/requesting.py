@@ -26,6 +26,7 @@ from bayplan.client.informer import Handler
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, MADE_FOR, BindRequest, as_far_as_readable, label_value
+from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api
 from bayplan.scheduler.request_following import look_after
@@ -110,6 +111,12 @@ class RequestWatch:
                 with contextlib.suppress(NotFound):  # it went meanwhile
                     found.append(as_far_as_readable(await self.client.get_raw(_RESOURCE, *each.key)))
         return found
+
+    async def pod(self, request: BindRequest) -> Pod | None:
+        try:
+            return await self.client.get(Pod, request.namespace, request.spec.pod_name)
+        except NotFound:
+            return None
 
     async def pod_uid(self, request: BindRequest) -> str:
         if not request.can_have_pod:

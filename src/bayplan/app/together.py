@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bayplan.app import usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
-from bayplan.app.binding import BinderMonitor, BinderSettings, binder_process
+from bayplan.app.binding import BinderMonitor, BinderProcess, BinderSettings, binder_process
 from bayplan.app.explaining import BinderLook
 from bayplan.app.open_serving import OpenPages, served_openly
 from bayplan.app.paging import Showcase
@@ -66,6 +67,10 @@ class BothEngines:
 
     async def drain(self) -> None:
         await asyncio.gather(self.pods.drain(), self.batch.drain())
+
+    @property
+    def has_open_writes(self) -> bool:
+        return self.pods.has_open_writes or self.batch.has_open_writes
 
     async def abandon(self) -> None:
         await self.batch.abandon()
@@ -151,10 +156,8 @@ async def both_process(
         collector = await stack.enter_async_context(usage_collector(side.live.engine, api=wiring.client, clock=clock))
         reloading = () if plugins is None else (Reloading(live, plugins, clock, settings.plugin_poll_seconds).run,)
         beside = [*reloading, collector.run, *_beside_requests(live, side, monitor, wiring)]
-        if binder is not None:
-            counted = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
-            made = binder_process(binder, target, monitor=counted, identity=identity, clock=clock, chance=chance)
-            beside.append((await stack.enter_async_context(made)).run)
+        counted = partial(_counted_binder, target, monitor, identity, clock, chance)
+        binders = [await stack.enter_async_context(counted(each)) for each in (binder,) if each is not None]
         process = SchedulerProcess(
             both,
             _informers(wiring, kinds, theirs, monitor.showcase, live, side),
@@ -164,13 +167,22 @@ async def both_process(
             when_synced=keep_frozen,
             before_deciding=(wiring.client.warm, wiring.telling.warm),
             describe=both.describe,
-            beside=beside,
+            beside=[*beside, *(each.run for each in binders)],
+            drain_beside=[each.drain for each in binders],
             page_url=page,
         )
         look = BinderLook.of(wiring.client, settings, configuration.leader_election)
         monitor.show(process, live, BatchExplainer(side.live), binder=look)
         monitor.showcase.show_sessions(side.live, metrics)
         yield process
+
+
+def _counted_binder(
+    target: Target, monitor: Monitor, identity: str, clock: LoopClock, chance: random.Random, settings: BinderSettings
+) -> AbstractAsyncContextManager[BinderProcess]:
+    """A binder whose metrics are among those of the engines."""
+    counted = BinderMonitor(clock, monitor.registry, leader=monitor.leader)
+    return binder_process(settings, target, monitor=counted, identity=identity, clock=clock, chance=chance)
 
 
 def _beside_requests(

@@ -41,6 +41,7 @@ from bayplan.cluster.asking import User
 from bayplan.cluster.credentials import Credentials
 from bayplan.cluster.embedded import EmbeddedCluster
 from bayplan.cluster.inside import InsideDoor
+from bayplan.cluster.journal import DataSync
 from bayplan.config.model import Configuration
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ProcessOptions, ServingFlags
@@ -144,6 +145,9 @@ class ClusterPlan:
     host: str = "127.0.0.1"
     port: int = 0
     data: Path | None = None
+    """The file that keeps the objects; None: they are kept in memory."""
+    data_sync: DataSync = "full"
+    """What a committed write survives: see `EmbeddedCluster`."""
     users: Mapping[str, User] = field(default_factory=dict)
     client_authority: Path | None = None
     nodes: Sequence[dict[str, Any]] = ()
@@ -265,13 +269,14 @@ class WholeCluster:
                 host=plan.host,
                 port=plan.port,
                 data=plan.data,
+                data_sync=plan.data_sync,
                 users=plan.users,
                 client_authority=plan.client_authority,
                 clock=self._clock,
             )
         )
         server = self._server
-        door = InsideDoor(server.gateway(), lambda: server.store.told)
+        door = InsideDoor(server.gateway(), lambda: server.store.version)
         self._stack.callback(door.close)
         self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
         if plan.scheduler is not None:

@@ -99,7 +99,7 @@ class Wiring:
                 elections.append(election_for(lease, client, identity, speaker, port))
         if not elections:
             return None
-        election = elections[0] if len(elections) == 1 else Elections(elections)
+        election = elections[0] if len(elections) == 1 else Elections(elections, self.client.clock)
         self.client.guard(election)
         self.telling.guard(election)
         return election

@@ -295,7 +295,8 @@ class BatchEngine:
             for name in self.configuration.actions:
                 start_s = self._now_s()
                 session.narration.entering(name)
-                yield from self._run(name, session)
+                with session.last_choices.within(name):
+                    yield from self._run(name, session)
                 session.narration.leaving(name)
                 outcome.action_s[name] = outcome.action_s.get(name, 0.0) + self._now_s() - start_s
             session.faults += session.misfits_of_arguments()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from bayplan.batch.last_choices import LastChoices
 from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import NodeUsage
 from bayplan.batch.shards import Shard
@@ -122,6 +123,7 @@ class BatchHandle:
     share: Share | None = None  # how many nodes are looked at for a task, where that is not all of them
     shard: Shard | None = None  # the nodes that are ours, where several schedulers share a cluster
     favourites: Mapping[str, str] = field(default_factory=dict)  # by pod key: what decides between equally good nodes
+    last_choices: LastChoices | None = None  # repeated among equals; None: each session draws anew
     writes: Writes = field(default_factory=_NoWrites)  # what the framework's plugins write before a pod is bound
     memory: dict[str, Any] = field(default_factory=dict)  # by plugin: what outlives sessions
     desk: BindRequestDesk | None = None  # where pods are bound by the binder: how its requests are drawn up

@@ -71,6 +71,7 @@ class Ledger:
         self._default_queue = default_queue
         self._nominations = nominations or NominationLedger()
         self._leaving: dict[str, Leaving] = {}  # by uid: who was known to leave at the last refresh
+        self._refused: frozenset[str] = frozenset()  # uids of pods that could not be deleted, at the last refresh
         self._groups: dict[str, volcano.PodGroup] = {}  # as the catalog has them
         self._tasks: dict[str, Task] = {}  # of groups, by uid
         self._strangers: dict[str, Task] = {}  # pods on nodes that belong to no group
@@ -106,6 +107,8 @@ class Ledger:
         task = self._volumes.counted(Task(pod))
         if not task.job:
             return
+        if pod.uid in self._nominations.refused:
+            task.preemptable = False
         self._settle(task)
         self.room.demand(task)  # now, where a pod comes, and not when a session opens
         self._tasks[task.uid] = task
@@ -323,6 +326,13 @@ class Ledger:
             self._strangers.pop(uid, None)
             self._followed.add((now.get(uid) or self._leaving[uid]).node_name)
         self._leaving = dict(now)
+        refused = nominations.refused
+        for uid in refused.keys() ^ self._refused:
+            task = self._tasks.get(uid)
+            if task is not None:
+                self.observe(task.pod)
+                self._followed.add(task.node_name)
+        self._refused = frozenset(refused)
 
     def _refresh_volumes(self) -> None:
         for uid in self._volumes.newly_resolvable():

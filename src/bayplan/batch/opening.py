@@ -52,6 +52,7 @@ def opening(
         share=handle.share,
         fence=Fence.around(nodes, handle.shard, ledger.manages),
         favourites=handle.favourites,
+        last_choices=handle.last_choices,
         desk=handle.desk,
         queues_admit=handle.queues_admit,
         records=handle.records,

@@ -70,6 +70,8 @@ class Outbox:
             return False
         if task.uid in self._gone:
             return True  # which is all that was wanted of it
+        if task.uid in self._nominations.refused:
+            return False  # the API server refused to delete it a short time ago
         self._ledger.note_eviction(task)
         self._outcome.evicts[task.key] = reason
         return True

@@ -41,7 +41,7 @@ class Search:
         failed = self._known(task)
         allowed = prospect.allowed(task, fits if failed is None else fits & ~failed.rows)
         share = self._session.share
-        return allowed if share is None else share.taken(allowed, among)
+        return allowed if share is None else share.taken(allowed, among, self._session.last_row(task))
 
     def note_failures(self, task: Task, prospect: Prospect, feasible: BoolVector, among: BoolVector | None) -> None:
         """Remember the rows that failed the task for those of its role that follow."""

@@ -22,6 +22,7 @@ from bayplan.batch.fits import FitErrors
 from bayplan.batch.given_up import GivenUp
 from bayplan.batch.hypernodes import HyperNodes
 from bayplan.batch.jobs import Job
+from bayplan.batch.last_choices import LastChoices
 from bayplan.batch.mends import Mend
 from bayplan.batch.nodes import FloatVector, Node, Nodes
 from bayplan.batch.points import Switches
@@ -103,6 +104,7 @@ class Session(Questions):
         share: Share | None = None,
         fence: Fence | None = None,
         favourites: Mapping[str, str] | None = None,
+        last_choices: LastChoices | None = None,
         desk: BindRequestDesk | None = None,
         queues_admit: bool = False,
         records: DecisionRing,
@@ -119,6 +121,8 @@ class Session(Questions):
         self.waiting_templates: dict[int, Task] = {}  # of what was pending when it opened, each with one of its tasks
         self.share = share
         self.favourites = favourites or {}  # by pod key: the node to take where several are equally good
+        self.last_choices = last_choices or LastChoices()
+        self.last_choices.begin_session()
         self.clock = clock
         self.chance = chance
         self.total_resource: Amounts = nodes.room.total()
@@ -265,9 +269,11 @@ class Session(Questions):
         if row is None:
             return None
         best, feasible = prospect.ranking(best_rows(ranked, row), totals), int(np.count_nonzero(candidates))
-        self.choices.note(task, self.snapshot.nodes.names[row], feasible, best)
+        name = self.snapshot.nodes.names[row]
+        self.choices.note(task, name, feasible, best)
+        self.last_choices.note(task.key, name)
         if self.narration.steps:
-            self.narration.chosen(task, self.snapshot.nodes.names[row], self._by_name(candidates, totals), best)
+            self.narration.chosen(task, name, self._by_name(candidates, totals), best)
         return self.nodes.at(row)
 
     def _by_name(self, candidates: BoolVector, totals: FloatVector) -> dict[str, float]:
@@ -292,11 +298,17 @@ class Session(Questions):
         return self.best_node(task, by_score)
 
     def tie_break(self, task: Task, rows: RowVector) -> int:
-        """One of equally good rows: the task's favourite, if it has one among them."""
+        """One of equally good rows: the task's favourite, else the last choice for it, else any."""
         favourite = self.favourites.get(task.key)
-        if favourite is not None and (row := self.snapshot.nodes.index.get(favourite, -1)) in rows:
+        row = self.last_row(task) if favourite is None else self.snapshot.nodes.index.get(favourite)
+        if row is not None and row in rows:
             return row
         return int(rows[0] if len(rows) == 1 else rows[self.chance.randrange(len(rows))])
+
+    def last_row(self, task: Task) -> int | None:
+        """The row of the node that the previous session chose for a task at this point."""
+        name = self.last_choices.of(task.key)
+        return None if name is None else self.snapshot.nodes.index.get(name)
 
     def hopeful(self, task: Task) -> BoolVector:
         """Rows on which evicting may help the task, as far as an earlier action found out."""

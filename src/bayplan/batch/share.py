@@ -24,17 +24,20 @@ class Share:
             return nodes
         return max(nodes * self._percentage // 100, self._least)
 
-    def taken(self, feasible: BoolVector, among: BoolVector | None) -> BoolVector:
-        """The first of the feasible rows, from where the last search ended, as many as are wanted."""
+    def taken(self, feasible: BoolVector, among: BoolVector | None, first: int | None = None) -> BoolVector:
+        """The first of the feasible rows, as many as are wanted: from where the last search ended or, for a task that
+        had a row before, from that row on. Else a task that waits would see other rows in every session."""
         rows = np.arange(len(feasible)) if among is None else np.flatnonzero(among)
         wanted = self.wanted(len(rows))
         if wanted >= len(rows):
             return feasible
-        start = self._next % len(rows)
+        again = first is not None and bool(feasible[first])
+        start = int(np.searchsorted(rows, first or 0)) if again else self._next % len(rows)
         order = np.concatenate((rows[start:], rows[:start]))
         good = np.flatnonzero(feasible[order])[:wanted]
-        looked_at = int(good[-1]) + 1 if len(good) == wanted else len(rows)
-        self._next = (start + looked_at) % len(rows)
+        if not again:
+            looked_at = int(good[-1]) + 1 if len(good) == wanted else len(rows)
+            self._next = (start + looked_at) % len(rows)
         found: BoolVector = np.zeros(len(feasible), dtype=np.bool_)
         found[order[good]] = True
         return found

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from bayplan.binder.observing import BinderObserver
 from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK, BinderHandle, BindingState, InvalidRequest, RejectBind
 from bayplan.binder.waiting import Cancelled, Waits
+from bayplan.client.cancellation import Cancellation
 from bayplan.client.work_queue import asked_to_end
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.framework import steps
@@ -104,8 +106,9 @@ class CarryingOut:
                     await self._called(plugin, POST_BIND, method(self._handle, pod, node, request, state))
                 except LeaseLost:
                     raise
-                except (Exception, SystemExit):
-                    log.exception("binder plugin %s failed at post_bind of pod %s", plugin.name, pod.key)
+                except (Exception, SystemExit) as fault:
+                    text = "binder plugin %s failed at post_bind of pod %s: %s"
+                    log.error(text, plugin.name, pod.key, fault, exc_info=not isinstance(fault, BayplanError))
         self._reached(steps.FINISHED)
 
     async def roll_back(self, pod: Pod, node: Node, request: BindRequest, state: BindingState) -> None:
@@ -117,9 +120,11 @@ class CarryingOut:
                     await self._called(plugin, ROLLBACK, method(self._handle, pod, node, request, state))
                 except LeaseLost:
                     raise
-                except (Exception, SystemExit):
+                except (Exception, SystemExit) as fault:
                     self._observer.rollback_failed(plugin.name)
-                    log.exception("binder plugin %s could not take back its part of pod %s", plugin.name, pod.key)
+                    text = "binder plugin %s could not take back its part of pod %s: %s"
+                    is_bug = not isinstance(fault, BayplanError)  # a failed request needs no stack trace
+                    log.error(text, plugin.name, pod.key, fault, exc_info=is_bug)
         if request.is_fraction:
             try:
                 await self._reservations.release(pod, request.spec.selected_gpu_groups)
@@ -160,11 +165,17 @@ class CarryingOut:
             raise PluginFailed(f'plugin "{plugin.name}" at pre_bind: {words}') from fault
 
     async def _called(self, plugin: Any, stage: str, work: Awaitable[None]) -> None:
-        """Wait for a plugin, and not for ever: a worker that it holds binds nobody else."""
+        """Wait for a plugin, up to the limit: a worker that it holds binds no other pod. A write that is under way then
+        is finished first."""
         start_s, failed = self._handle.clock.monotonic_s(), True
         try:
-            async with asyncio.timeout(self._limit_s) as limit:
-                await Resumed(work, f"binder plugin {plugin.name} at {stage}", self._handle.clock.monotonic_s)
+            async with asyncio.timeout(None) as limit:
+                with Cancellation(partial(limit.reschedule, 0.0)) as cancellation:
+                    alarm = asyncio.get_running_loop().call_later(self._limit_s, cancellation.cancel)
+                    try:
+                        await Resumed(work, f"binder plugin {plugin.name} at {stage}", self._handle.clock.monotonic_s)
+                    finally:
+                        alarm.cancel()
             failed = False
         except TimeoutError:
             if not limit.expired():

@@ -25,9 +25,19 @@ import msgspec
 
 from bayplan.binder.view import View
 from bayplan.binder.waiting import Waiting
-from bayplan.client import JSON_PATCH, MERGE_PATCH, Client, Selection, resource_of
+from bayplan.client import (
+    MERGE_PATCH,
+    Client,
+    ConfirmedWrites,
+    Found,
+    LateCreates,
+    Missing,
+    Selection,
+    Written,
+    resource_of,
+)
 from bayplan.config.reservation_settings import ReservationSettings
-from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, Invalid, NotFound, Unreachable
+from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, NotFound, Unreachable
 from bayplan.framework import steps
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, shares_on_its_node
@@ -65,6 +75,7 @@ class GpuReservations:
         client: Client,
         view: View,
         settings: ReservationSettings,
+        confirmed: ConfirmedWrites | None = None,
         *,
         takes_all: bool = False,
         waiting: Waiting = nullcontext,
@@ -76,12 +87,14 @@ class GpuReservations:
         self._client = client
         self._view = view
         self._settings = settings
+        self._confirmed = confirmed or ConfirmedWrites(client.clock)
         self._takes_all = takes_all
         self._waiting = waiting
         self._reached = reached
         self._speaker = speaker
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: Counter[str] = Counter()
+        self._late_creates = LateCreates(self._confirmed)  # by the key of the reservation
         self._moved_from: set[str] = set()
         """Namespaces of which it was said that reservations are there, and not where they are to be."""
 
@@ -150,8 +163,8 @@ class GpuReservations:
             unused = (each for each in reservations if not each.terminating and not _has_users(each, users))
             for each in filter(self._is_ours, unused):
                 if not await self._is_wanted(group, each.spec.node_name):
-                    log.info("nobody uses GPU group %s any more: reservation %s goes", group, each.key)
-                    await self._delete(each)
+                    log.info("GPU group %s has no users any more: reservation %s goes", group, each.key)
+                    await self._delete_reservation(each)
             if users and all(self._is_ours(each) and not in_use(each) for each in reservations):  # ended: holds nothing
                 for each in filter(self._is_ours, users):
                     if each.spec.node_name and each.status.phase == "Running" and not each.terminating:
@@ -258,8 +271,25 @@ class GpuReservations:
             raise NoDevice("the cluster is being scaled for pods that share devices; nothing is reserved meanwhile")
         body = self._manifest(pod, node, group)
         namespace, name = self._settings.namespace, body["metadata"]["name"]
+
+        async def send() -> Pod:
+            try:
+                return await self._client.created(Pod, body, namespace=namespace)
+            except ApiError as refusal:
+                self._late_creates.note(f"{namespace}/{name}", refusal)
+                raise
+
+        async def find() -> Found[Pod]:
+            try:
+                found = await self._client.get(Pod, namespace, name)
+            except NotFound:
+                return Missing.SO_FAR
+            is_ours = found.spec.node_name == node.name and found.labels.get(GROUP_LABEL) == group
+            return Written(found) if is_ours and in_use(found) and not found.terminating else Missing.FOR_EVER
+
+        what = f"creating the reservation {namespace}/{name}"
         try:
-            return await self._client.created(Pod, body, namespace=namespace)
+            return await self._confirmed.write(send, find, what=what, trust_refusal=True)
         except NotFound as fault:
             wanted = f"create {namespace}, in which resourceReservation.namespace has pods that hold shared devices"
             raise NoDevice(f"no device can be reserved: {fault}; {wanted}") from None
@@ -268,7 +298,7 @@ class GpuReservations:
             if not in_use(found):
                 if not self._is_ours(found):
                     raise NoDevice(f"the reservation {found.key} has ended; whoever made it has to delete it") from None
-                await self._delete(found)
+                await self._delete_reservation(found)
                 raise NoDevice(f"the reservation {found.key} has ended; it is made anew when it is gone") from None
             if found.terminating:
                 raise NoDevice(f"the reservation {found.key} of an earlier pod is still going") from None
@@ -332,7 +362,7 @@ class GpuReservations:
                 task.cancel()
             await asyncio.gather(watching, waiting, return_exceptions=True)
         if self._is_ours(reservation):
-            await self._delete(reservation)
+            await self._delete_reservation(reservation)
         patience_s = self._settings.patience_s
         raise NoDevice(f"the reservation {reservation.key} has not said for {patience_s:.0f} s which device it holds")
 
@@ -352,26 +382,36 @@ class GpuReservations:
             try:
                 await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
                 return
-            except Conflict:
-                if not tries_left:
+            except ApiError as refusal:
+                # The version lets one patch of two through, so one with an unknown outcome is sent again.
+                if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
                     raise
             found = await self._client.get(Pod, pod.namespace, pod.name)
 
     async def _unlabel(self, pod: Pod, groups: Sequence[str], *, mark: bool = True) -> None:
-        """Each label that says what we wrote, and no other: tested, then removed. `mark`: that we did, too."""
-        keys = [(f"{GROUP_LABEL}/{group}", group) for group in groups]
-        marks = [(TAKEN_BY, OURS)] if mark else []
-        for key, value in (*keys, *((GROUP_LABEL, group) for group in groups), *marks):
-            path = f"/metadata/labels/{key.replace('~', '~0').replace('/', '~1')}"
-            body = [
-                {"op": "test", "path": "/metadata/uid", "value": pod.uid},
-                {"op": "test", "path": path, "value": value},
-                {"op": "remove", "path": path},
-            ]
-            with contextlib.suppress(NotFound, Invalid, Conflict):  # gone, or not labelled so: nothing to take off
-                await self._client.patch(
-                    _PODS, msgspec.json.encode(body), name=pod.name, namespace=pod.namespace, kind=JSON_PATCH
-                )
+        """Remove the labels of these groups that have the value we wrote. `mark`: also the label that names us.
+
+        The patch names the version that it changes: applied late, it must not remove the labels of a later attempt.
+        """
+        wanted = {**{f"{GROUP_LABEL}/{group}": {group} for group in groups}, GROUP_LABEL: set(groups)}
+        if mark:
+            wanted[TAKEN_BY] = {OURS}
+        for tries_left in reversed(range(_TRIES)):
+            with contextlib.suppress(NotFound):
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+                removed = {key: None for key, values in wanted.items() if found.labels.get(key) in values}
+                if found.uid != pod.uid or not removed:
+                    return
+                meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version, "labels": removed}
+                try:
+                    await self._client.patch(
+                        _PODS, {"metadata": meta}, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH
+                    )
+                except ApiError as refusal:
+                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                        raise
+                    continue
+            return
 
     def _say_farewell(self, pod: Pod, group: str) -> None:
         if self._speaker is not None:
@@ -379,6 +419,16 @@ class GpuReservations:
             self._speaker.event(
                 pod, type=WARNING, reason="GPUNotReserved", action="Deleting", note=f"{note}, and others could get it"
             )
+
+    async def _delete_reservation(self, pod: Pod) -> None:
+        """Delete a reservation, unless a create of its name may still reach the API server and bring it back.
+
+        Then it stays until the next look at its group: an orphan would hold a device that another pod was given.
+        """
+        if self._late_creates.until_s(pod.key) is not None:
+            log.info("reservation %s stays until no earlier create of it can take effect any more", pod.key)
+            return
+        await self._delete(pod)
 
     async def _delete(self, pod: Pod) -> None:
         try:

@@ -11,12 +11,13 @@ import logging
 import random
 from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
 from bayplan.binder.gpu_reservations import GpuReservations, in_use
 from bayplan.binder.reconcile import Reconciler
 from bayplan.binder.view import Key, View
 from bayplan.binder.waiting import Waits
-from bayplan.client import Resource, Unreadable
+from bayplan.client import Resource, Unreadable, worker_slot
 from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
@@ -35,6 +36,14 @@ SYNC_EVERY_S = 60.0
 BUSY_S = 1.0
 
 
+class Submitted(Protocol):
+    """Writes that plugins have submitted, and those whose outcome is not known: `ApiWrites`."""
+
+    @property
+    def has_open_writes(self) -> bool: ...
+    async def drain(self) -> None: ...
+
+
 class LiveBinder:
     """Runs one binder."""
 
@@ -48,12 +57,16 @@ class LiveBinder:
         clock: LoopClock,
         chance: random.Random,
         workers: int = WORKERS,
+        writes: Submitted | None = None,
     ) -> None:
         self.view = view
         self._reconciler = reconciler
         self._reservations = reservations
         self._waits = waits
+        self._writes = writes
         self._clock = clock
+        self._looking = asyncio.Lock()  # held while reservations are looked after
+        self._is_draining = False
         self._held: set[str] = set()
         """Reservations that are there, by key."""
         self._inherited: dict[Key, str] = {}
@@ -122,7 +135,24 @@ class LiveBinder:
             group.create_task(self.groups.run(), name="GPU groups")
             group.create_task(self._keep_in_order(), name="GPU reservations")
 
+    @property
+    def has_open_writes(self) -> bool:
+        """Whether a write may still take effect, or be sent by an attempt that is under way."""
+        is_writing = self._writes is not None and self._writes.has_open_writes
+        return self.requests.is_busy or self.groups.is_busy or self._looking.locked() or is_writing
+
+    async def drain(self) -> None:
+        """Begin nothing new, end what only waits, and finish what is being written."""
+        self._is_draining = True
+        self._waits.end()
+        await asyncio.gather(self.requests.drain(), self.groups.drain())
+        async with self._looking:
+            pass
+        if self._writes is not None:
+            await self._writes.drain()
+
     async def _sync(self, key: Key) -> float | None:
+        worker_slot.set(self.requests.aside)
         unread = self._unread.get(key)
         if unread is None:
             return await self._attempt(key)
@@ -150,10 +180,14 @@ class LiveBinder:
         """What crashes and lost events have left of reservations is found at the start, and every minute."""
         first = True
         while True:
-            if first or self._held or any(each.spec.selected_gpu_groups for each in self.view.requests.values()):
+            is_wanted = (
+                first or self._held or any(each.spec.selected_gpu_groups for each in self.view.requests.values())
+            )
+            if is_wanted and not self._is_draining:
                 first = False
                 try:
-                    await self._reservations.sync_all()
+                    async with self._looking:
+                        await self._reservations.sync_all()
                 except BayplanError as fault:
                     log.warning("GPU reservations are not looked after: %s; trying again", fault)
             await self._clock.sleep(SYNC_EVERY_S)

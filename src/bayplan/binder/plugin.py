@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from bayplan.cache import Cache
 from bayplan.client import MERGE_PATCH, PODS, Client, Resource, Selection
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, Conflict, NotFound
+from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
 from bayplan.framework import steps
 from bayplan.framework.handle import Writes
 from bayplan.framework.steps import Reached
@@ -32,6 +32,8 @@ from bayplan.objects.resource import ResourceClaim
 
 PRE_BIND, POST_BIND, ROLLBACK = "pre_bind", "post_bind", "rollback"
 STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
+
+_TRIES = 5
 
 
 class RejectBind(BayplanError):
@@ -89,10 +91,24 @@ class BinderHandle:
         return self.claims
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
-        """Write annotations to this very pod; None takes one off. A pod that is gone needs none."""
-        body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        with contextlib.suppress(NotFound, Conflict):
-            await self.client.patch(PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+        """Write annotations to this very pod; None takes one off. A pod that is gone needs none.
+
+        The patch names the version of the pod: applied late, it does not replace what a later attempt has written.
+        """
+        found = pod
+        with contextlib.suppress(NotFound):
+            for tries_left in reversed(range(_TRIES)):
+                meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version}
+                body = {"metadata": {**meta, "annotations": dict(annotations)}}
+                try:
+                    await self.client.patch(PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+                    return
+                except ApiError as refusal:
+                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                        raise
+                found = await self.client.get(Pod, pod.namespace, pod.name)
+                if found.uid != pod.uid:
+                    return
 
 
 class BinderPlugin(Protocol):

@@ -18,9 +18,19 @@ from msgspec.structs import replace
 
 from bayplan.binder.observing import BOUND, GIVEN_UP, RETRIED, BinderObserver
 from bayplan.binder.view import View
-from bayplan.client import JSON_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
+from bayplan.client import (
+    JSON_PATCH,
+    PODS,
+    STRATEGIC_PATCH,
+    Client,
+    ConfirmedWrites,
+    Found,
+    Missing,
+    Resource,
+    Written,
+)
 from bayplan.clock import LoopClock
-from bayplan.errors import BayplanError, Conflict, Invalid, NotFound, ObjectError
+from bayplan.errors import ApiError, BayplanError, Conflict, Invalid, NotFound, ObjectError
 from bayplan.objects.bind_requests import FAILED, PENDING, SUCCEEDED, BindRequest, BindRequestStatus, pause_s
 from bayplan.objects.core import Pod
 from bayplan.objects.gpu_sharing import asks_by
@@ -37,6 +47,7 @@ FINISHING = "the pod is bound and plugins are told; the binder was started anew,
 BEGINNINGS = (UNDER_WAY, TAKING_BACK, FINISHING)
 _ACTION = "Binding"
 _PATIENCE_S = 2.0
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class Reports:
         requests: Resource,
         view: View,
         speaker: EventRecorder,
+        confirmed: ConfirmedWrites | None = None,
         *,
         clock: LoopClock,
         chance: random.Random,
@@ -73,6 +85,7 @@ class Reports:
         self._requests = requests
         self._view = view
         self._speaker = speaker
+        self._confirmed = confirmed or ConfirmedWrites(clock)
         self._clock = clock
         self._chance = chance
         self._observer = observer
@@ -164,17 +177,52 @@ class Reports:
         return pause_s(failures) * (1.0 + 0.1 * self._chance.random())
 
     async def _write_status(self, request: BindRequest, status: BindRequestStatus) -> None:
+        """Write the status of the version that is known, and after a conflict of the version that is there then."""
         if status == request.status:
             return
+        version = self._view.version_of(request)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                # Until it is known, no further attempt may begin: this status could come to the request after its.
+                written = await self._patch_status(request, version, status)
+            except NotFound:
+                self._view.forget(request)
+                return
+            except ObjectError:
+                # It is written. That the answer cannot be read is what was told; who remembers an earlier state of it,
+                # which could be read, knows now that it is over.
+                self._view.renew(replace(request, status=status))
+                return
+            except ApiError as refusal:
+                if not (isinstance(refusal, Conflict | Invalid) or refusal.outcome_unknown):
+                    raise
+                found = await self._view.fresh_request((request.namespace, request.name))
+                if found is None or found.metadata.uid != request.metadata.uid:
+                    log.debug("bind request %s was replaced: %s", request.key, refusal)
+                    return
+                if found.status == status or (found.is_given_up and status.phase != SUCCEEDED):
+                    self._view.note(found)  # what was given up stays so: its pod may be on another node by now
+                    return
+                if not tries_left or found.metadata.resource_version == version:
+                    raise
+                version = found.metadata.resource_version
+            else:
+                self._view.note(written)
+                return
+
+    async def _patch_status(self, request: BindRequest, version: str, status: BindRequestStatus) -> BindRequest:
+        """Change this version of the request. Applied late, the patch must not undo what was written after it."""
         fields = {"phase": status.phase, "reason": status.reason, "failedAttempts": status.failed_attempts}
         # Tested, and not only named: of a custom kind's status the API server forgets all metadata that it was sent,
         # so that a uid among them keeps nobody from writing to another request of the name.
         body: list[dict[str, Any]] = [
             {"op": "test", "path": "/metadata/uid", "value": request.metadata.uid},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/status", "value": fields},
         ]
-        try:
-            written = await self._client.patched(
+
+        async def send() -> BindRequest:
+            return await self._client.patched(
                 BindRequest,
                 msgspec.json.encode(body),
                 name=request.name,
@@ -183,28 +231,18 @@ class Reports:
                 kind=JSON_PATCH,
                 resource=self._requests,
             )
-        except NotFound:
-            self._view.forget(request)
-            return
-        except (Conflict, Invalid) as fault:
-            if not await self._is_gone(request):
-                raise
-            log.debug("bind request %s was replaced: %s", request.key, fault)
-            return
-        except ObjectError:
-            # It is written. That the answer cannot be read is what was told; who remembers an earlier state of it,
-            # which could be read, knows now that it is over.
-            self._view.renew(replace(request, status=status))
-            return
-        self._view.note(written)
 
-    async def _is_gone(self, request: BindRequest) -> bool:
-        """Whether another request has taken the place of this one."""
-        try:
-            found = await self._client.get(BindRequest, request.namespace, request.name, resource=self._requests)
-        except NotFound:
-            return True
-        return found.metadata.uid != request.metadata.uid
+        async def find() -> Found[BindRequest]:
+            try:
+                found = await self._client.get(BindRequest, request.namespace, request.name, resource=self._requests)
+            except (NotFound, ObjectError):
+                return Missing.FOR_EVER
+            if found.metadata.uid == request.metadata.uid and found.status == status:
+                return Written(found)
+            return Missing.SO_FAR if found.metadata.resource_version == version else Missing.FOR_EVER
+
+        what = f"writing the status of bind request {request.key}"
+        return await self._confirmed.write(send, find, what=what, trust_refusal=True)
 
     async def _write_condition(self, pod: Pod, status: str, reason: str, message: str) -> None:
         known = next((each for each in pod.status.conditions if each.type == CONDITION), None)

@@ -75,6 +75,13 @@ class View:
             self.requests[request.namespace, request.name] = request
         return True
 
+    def version_of(self, request: BindRequest) -> str:
+        """The latest resourceVersion that is known of a request."""
+        known = self.requests.get((request.namespace, request.name))
+        if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
+            return known.metadata.resource_version
+        return request.metadata.resource_version
+
     def renew(self, request: BindRequest) -> None:
         """The same for a request that cannot be read as a whole: known only where an earlier state of it was."""
         known = self.requests.get((request.namespace, request.name))

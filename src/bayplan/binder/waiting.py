@@ -8,12 +8,14 @@ Only waits are cut short: a write that is under way would be carried out all the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 from bayplan.binder.view import Key
+from bayplan.client.cancellation import Cancellation
 from bayplan.devices.intents import AwaitDevices
 from bayplan.errors import BayplanError
 from bayplan.framework.handle import Writes
@@ -47,16 +49,48 @@ class Waits:
         self.aside: Waiting = nullcontext
         """Gives a worker's place to others, for as long as the block takes; set by whoever has workers."""
         self._prepared: ContextVar[BindRequest | None] = ContextVar("the request whose pod is prepared", default=None)
+        self._attempt: ContextVar[Cancellation | None] = ContextVar("how the attempt is cancelled", default=None)
         self._open: dict[Key, dict[asyncio.Timeout, BindRequest]] = {}
+        self._attempts: Counter[Cancellation] = Counter()  # those that wait, and in how many blocks
+        self._is_ending = False
 
     @contextmanager
     def preparing(self, request: BindRequest) -> Iterator[None]:
         """Waits in this block are for this request; what is awaited elsewhere, to take things back, is not cut."""
+        task = asyncio.current_task()
+        assert task is not None
         before = self._prepared.set(request)
+        try:
+            with Cancellation(task.cancel) as attempt:
+                outer = self._attempt.set(attempt)
+                try:
+                    yield
+                finally:
+                    self._attempt.reset(outer)
+        finally:
+            self._prepared.reset(before)
+
+    def end(self) -> None:
+        """Cancel attempts that wait, now or later: the process ends. Attempts that write go on until they wait."""
+        self._is_ending = True
+        for attempt in list(self._attempts):
+            attempt.cancel()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        attempt = self._attempt.get()
+        if attempt is None:
+            yield
+            return
+        self._attempts[attempt] += 1
+        if self._is_ending:
+            attempt.cancel()
         try:
             yield
         finally:
-            self._prepared.reset(before)
+            self._attempts[attempt] -= 1
+            if not self._attempts[attempt]:
+                del self._attempts[attempt]
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
@@ -73,7 +107,8 @@ class Waits:
                 async with asyncio.timeout(None) as end:
                     self._open.setdefault(key, {})[end] = request
                     try:
-                        yield
+                        with self._waiting():
+                            yield
                     finally:
                         self._closed(key, end)
             except TimeoutError:

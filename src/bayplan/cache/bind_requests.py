@@ -5,6 +5,9 @@ after a restart too; one whose request was given up is free again, and is kept f
 a request is told of its end. What has to be deleted is handed out as an intent, and the answer to that counts as told.
 Cost: some lookups a change.
 
+A request that was deleted while it was live frees its pod only when a GET, made after the API server's request timeout,
+shows the pod without a node: the binder may have sent the binding before.
+
 A request that was given up and whose pod nobody here waits for is an orphan, unless the pod is another engine's, or on
 its node: that is asked of the server, when whoever made the request has had time to read why. Nobody else clears it
 away: what owns it never was.
@@ -23,6 +26,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from bayplan.cache.cache import Cache
+from bayplan.cache.lost_requests import REQUEST_TIMEOUT_S, LostRequests
 from bayplan.cache.promised_devices import PromisedDevices
 from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.clock import Clock
@@ -83,6 +87,7 @@ class BindRequests:
     clock: Clock
     stale_s: float = STALE_S
     only_failures: bool = False
+    request_timeout_s: float = REQUEST_TIMEOUT_S
     known: dict[str, BindRequest] = field(default_factory=dict)
     """By the key of the pod."""
     stale: set[str] = field(default_factory=set)
@@ -93,7 +98,8 @@ class BindRequests:
     _waiting: dict[str, Ended] = field(default_factory=dict)  # by the uid of the pod
     _restored: set[str] = field(default_factory=set)  # uids of pods that count on nodes because of a request alone
     _devices: PromisedDevices = field(init=False)
-    _gone: dict[str, None] = field(default_factory=dict)  # uids of requests, the latest last
+    _lost: LostRequests = field(init=False)
+    _gone: dict[str, bool] = field(default_factory=dict)  # by uid, the latest last: whether a binding may be on its way
     _deleting: dict[str, str] = field(default_factory=dict)  # by the uids of requests: why we delete them
     _kept_until_s: dict[str, float] = field(default_factory=dict)  # uids of pods that are kept from a node
     _letting_go: bool = False
@@ -106,6 +112,7 @@ class BindRequests:
 
     def __post_init__(self) -> None:
         self._devices = PromisedDevices(self.cache)
+        self._lost = LostRequests(self.clock, self.request_timeout_s)
 
     # what is told -----------------------------------------------------------------------------------------------
 
@@ -127,12 +134,14 @@ class BindRequests:
         self._handed_over.add(pod.metadata.uid)
         if request.metadata.uid not in self._gone:
             self._came(request)
+        elif self._gone[request.metadata.uid] and pod.uid not in self._lost:
+            self._lose(request, pod, _LOST)
 
     def pod_came(self, pod: Pod) -> bool:
         """A pod without a node was told; whether it counts on one, by a request."""
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod) or not request.is_live:
-            return False
+            return pod.metadata.uid in self._lost
         self._devices.hold(request, pod)
         return self._restore(request, pod)
 
@@ -145,7 +154,7 @@ class BindRequests:
         """The API server shows the pod on a node."""
         if self._forget(pod):
             self._bound_s = self.clock.monotonic_s()
-        self._devices.release(pod.metadata.uid, kept=True)
+        self._devices.placed(pod)
         self._settle(pod.metadata.uid, SUCCESS)
         if self.others is not None:
             self.others.pod_placed(pod)
@@ -182,6 +191,17 @@ class BindRequests:
             log.info("bind request %s was given up, and its pod is not there: it goes", orphan.key)
             self._delete(orphan)
 
+    def read_pod(self, uid: str, found: Pod | None) -> None:
+        """The API server has this pod under the name of a pod of `lost`. Its node is free unless it is there.
+
+        If it is on a node, or gone, the watch is about to tell so and takes care of its room."""
+        lost = self._lost.get(uid)
+        if lost is None or found is None or found.uid != uid or found.spec.node_name:
+            return
+        self._lost.pop(uid)
+        self._devices.release(uid)
+        self._free(self.engine.waiting_pod(lost.request) or found, lost.why)
+
     def put_off(self, orphan: BindRequest) -> None:
         """Nobody could say whether its pod is there, or it is."""
         if orphan.metadata.uid in self._orphans:
@@ -213,11 +233,17 @@ class BindRequests:
         long_ago_s = self.clock.monotonic_s() - self.stale_s
         return [request for request, since_s in self._orphans.values() if since_s <= long_ago_s][:_ORPHANS_AT_ONCE]
 
+    def lost(self) -> list[tuple[str, BindRequest]]:
+        """Pods, by uid, whose requests were deleted while they were live. They have to be read now: see `read_pod`."""
+        return self._lost.due()
+
     def request_of(self, pod: Pod) -> BindRequest | None:
-        """The request that is to bring the pod to a node."""
+        """The request that is to bring the pod to a node, or that may have done so before it was deleted."""
         request = self.known.get(pod.key)
         if request is not None and request.is_for(pod) and request.is_live:
             return request
+        if (lost := self._lost.get(pod.uid)) is not None:
+            return lost.request
         return self.others.request_of(pod) if self.others is not None else None
 
     def tried_again_in_s(self, request: BindRequest) -> float | None:
@@ -236,10 +262,16 @@ class BindRequests:
         self._handed_over.discard(uid)
         if self.cache.is_confirmed(uid):
             return SUCCESS  # the binder was quicker than the answer to us
+        if uid in self._lost:
+            if not self._letting_go:
+                self._waiting[uid] = ended
+            return None
         request = self.known.get(pod.key)
         if request is None or not request.is_for(pod):
             return _LOST
         verdict = self._verdict(request) if request.status.phase else None
+        if verdict is None and self.engine.waiting_pod(request) is None:
+            return error(f"pod {pod.key} is gone")  # before the answer to us came
         if verdict is None and not self._letting_go:
             self._waiting[uid] = ended
         return verdict
@@ -283,6 +315,8 @@ class BindRequests:
         if known is not None and request.version < known.version:
             return
         pod = self.engine.waiting_pod(request)
+        if pod is not None and pod.uid in self._lost:
+            self._replace_lost(request, pod)
         if request.status.phase:
             self._look_for_owner(request, pod)
         if pod is None and self.only_failures:
@@ -328,7 +362,8 @@ class BindRequests:
         return known is not None and known.metadata.uid == request.metadata.uid
 
     def _went(self, request: BindRequest) -> None:
-        self._gone[request.metadata.uid] = None
+        known = self.known[request.pod_key] if self._knows(request) else request
+        self._gone[request.metadata.uid] = not known.is_given_up
         if len(self._gone) > _REMEMBERED:
             del self._gone[next(iter(self._gone))]
         self.stale.discard(request.metadata.uid)
@@ -336,18 +371,48 @@ class BindRequests:
         self._orphans.pop(request.metadata.uid, None)
         if not self._knows(request):
             return
-        known = self.known[request.pod_key]
         self._drop(request.pod_key)
         pod = self.engine.waiting_pod(request)
-        if pod is not None and request.is_for(pod) and not known.has_succeeded:
+        if pod is None or not request.is_for(pod) or known.has_succeeded:
+            return
+        status = error(f"{_LOST.message}: {why}") if why else _LOST
+        if known.is_given_up:
             self._devices.release(pod.uid)
-            self._free(pod, error(f"{_LOST.message}: {why}") if why else _LOST)
+            self._free(pod, status)
+        else:
+            self._lose(known, pod, status)
+
+    def _lose(self, request: BindRequest, pod: Pod, why: Status) -> None:
+        """A request was deleted, and the binder may have sent the binding of its pod before."""
+        if pod.terminating or not self.cache.is_assumed(pod.uid):  # the API server binds no pod that is being deleted
+            self._devices.release(pod.uid)
+            self._free(pod, why)
+            return
+        self._lost.add(pod.uid, request, why)
+        node, keeps_s = request.spec.selected_node, self._lost.request_timeout_s
+        self.engine.complain(
+            pod,
+            "BindRequestDeleted",
+            f"{why.message}; the pod keeps its room on node {node} for {keeps_s:.0f} s, because the binder may have "
+            "sent its binding, and is placed anew after that",
+        )
+
+    def _replace_lost(self, request: BindRequest, pod: Pod) -> None:
+        """The pod has another request: that one says where it counts."""
+        lost = self._lost.get(pod.uid)
+        if lost is None or not request.is_for(pod) or not request.is_live:
+            return
+        self._lost.pop(pod.uid)
+        if lost.request.spec.selected_node != request.spec.selected_node:
+            self._devices.release(pod.uid)
+            self._free(pod, lost.why)
 
     def _forget(self, pod: Pod) -> bool:
         """The pod waits no more; whether there is a request of its name."""
         uid, key = pod.metadata.uid, pod.key
         self._restored.discard(uid)
         self._kept_until_s.pop(uid, None)
+        self._lost.pop(uid)
         self.failures.forget(uid)
         known = self.known.get(key)
         if known is None:
@@ -443,7 +508,19 @@ class BindRequests:
     def _delete(self, request: BindRequest, why: str = "", **how: Any) -> None:
         if request.metadata.uid not in self._deleting:
             self._deleting[request.metadata.uid] = why
-            self.engine.submit(DeleteBindRequest(request, then=partial(self._was_deleted, request), **how))
+            how = {"then": partial(self._was_deleted, request), "postponed": partial(self._stays, request), **how}
+            self.engine.submit(DeleteBindRequest(request, **how))
+
+    def _stays(self, request: BindRequest, until_s: float) -> None:
+        """A request cannot be deleted before then. One that was given up keeps its pod from being tried until then:
+        the next request has the same name. Others keep their pods on their nodes, as before."""
+        pod = self.engine.waiting_pod(request)
+        if pod is None or not request.is_for(pod) or not request.is_given_up:
+            return
+        node, late = request.spec.selected_node, "an earlier create of it, whose outcome is unknown, may still land"
+        why = f"the bind request to node {node} was given up and cannot be replaced yet: {late}"
+        self.failures.hold(pod.uid, until_s, why)
+        self._keep_in_mind(pod.uid)
 
     def _was_deleted(self, was: BindRequest, there: BindRequest | None) -> None:
         """Or it was not, for this is there instead: somebody has changed it, and what is to be done follows from what

@@ -34,8 +34,17 @@ class PromisedDevices:
                 self.cache.devices.promise(key, pod.uid, allocation)
         self._held[pod.uid] = tuple(brought)
 
-    def release(self, uid: str, *, kept: bool = False) -> None:
-        """`kept`: the pod has them now."""
-        if self._held:
-            for key in self._held.pop(uid, ()):
-                self.cache.devices.release(key, uid, kept=kept)
+    def release(self, uid: str) -> None:
+        """The pod does not get the devices."""
+        for key in self._held.pop(uid, ()):
+            self.cache.devices.release(key, uid)
+
+    def placed(self, pod: Pod) -> None:
+        """The API server shows the pod on a node, so its claims are written. Their watch may be behind that of pods, or
+        ahead of it: then the claims may be deallocated again."""
+        claims = self._held.pop(pod.uid, None)
+        if claims is None:
+            claims = tuple(f"{pod.namespace}/{claim}" for claim in entries_by_claim(pod))
+        version = pod.metadata.resource_version
+        for key in claims:
+            self.cache.devices.keep(key, pod.uid, written_before=int(version) if version.isdecimal() else 0)

@@ -57,7 +57,7 @@ class RequestsOfOthers:
         if self._waiting or self._requests:
             self._forget(pod)
             if self._counted.pop(pod.uid, None) is not None:
-                self._devices.release(pod.uid, kept=True)
+                self._devices.placed(pod)
 
     def pod_gone(self, pod: Pod) -> None:
         if self._waiting or self._requests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,29 +216,48 @@ def _service(text: str, flag: str) -> tuple[str, str]:
 
 async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path, *, theirs: bool) -> None:
     """`theirs`: registrations that we do not make are told the authority."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with admission_process(target, options) as server:
-        click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
-        if way.url or way.service:
-            bodies = manifests(
-                options.doors(),
-                url="" if way.service else way.to(server.port),
-                service=way.service,
-                namespace=way.namespace,
-                port=way.port,
-                authority=file_text(authority).encode(),
-                sharing=options.settings.sharing_schedulers,
-            )
-            async with connected(target) as client:
-                await register(client, bodies)
-            click.echo(f"the API server asks {way.to(server.port)} from now on")
-        elif theirs:
-            async with connected(target) as client:
-                await _or_stopped(tell_authority(client, options.doors(), file_text(authority).encode()), stop)
-        await stop.wait()
+    stop, starting, is_serving = asyncio.Event(), asyncio.current_task(), False
+    assert starting is not None
+    _on_signals(starting.cancel)  # the queues may never arrive
+    try:
+        async with admission_process(target, options) as server:
+            is_serving = True
+            _on_signals(stop.set)
+            click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
+            if way.url or way.service or theirs:
+                await _or_stopped(_write_registrations(target, options, way, authority, server.port), stop)
+            await stop.wait()
+    except asyncio.CancelledError:
+        if is_serving:
+            raise
     click.echo("stopped")
+
+
+def _on_signals(act: Callable[[], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, act)
+
+
+async def _write_registrations(
+    target: Target, options: AdmissionOptions, way: _Way, authority: Path, port: int
+) -> None:
+    """Make the registrations if `way` says how the API server reaches us; else write the authority into those of the
+    chart."""
+    async with connected(target) as client:
+        if not (way.url or way.service):
+            await tell_authority(client, options.doors(), file_text(authority).encode())
+            return
+        bodies = manifests(
+            options.doors(),
+            url="" if way.service else way.to(port),
+            service=way.service,
+            namespace=way.namespace,
+            port=way.port,
+            authority=file_text(authority).encode(),
+            sharing=options.settings.sharing_schedulers,
+        )
+        await register(client, bodies)
+    click.echo(f"the API server asks {way.to(port)} from now on")
 
 
 async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:

@@ -23,12 +23,14 @@ from bayplan.cli.page_options import page_option
 from bayplan.cli.plugin_options import plugin_options
 from bayplan.cli.pod_habit_options import habits_of, pod_habit_options, taken_out
 from bayplan.cli.terminal import progress
+from bayplan.errors import UsageError
 
 if TYPE_CHECKING:
     from bayplan.app.batch import BatchSettings
     from bayplan.app.whole_cluster import SchedulerSetup, WholeCluster
     from bayplan.cluster.credentials import Credentials
     from bayplan.cluster.embedded import EmbeddedCluster
+    from bayplan.cluster.journal import DataSync
     from bayplan.config.own_settings import OwnSettings
     from bayplan.controllers.node_pools import NodePool
 
@@ -66,6 +68,7 @@ class _Up:
     port: int
     host: str
     data: Path | None
+    data_sync: DataSync
     token_file: Path | None
     client_ca: Path | None
     nodes: tuple[str, ...]
@@ -85,6 +88,7 @@ class _Up:
     def arguments(self) -> list[str]:
         """The same as a command line, for a process of its own in another folder."""
         given = ["cluster", "up", "--name", self.name, "--port", str(self.port), "--host", self.host]
+        given += ["--data-sync", self.data_sync]
         paths = {"--data": self.data, "--token-file": self.token_file, "--client-ca": self.client_ca}
         paths |= {"--config": self.config, "--scheduler-conf": self.scheduler_conf, "--settings": self.settings}
         for flag, path in paths.items():
@@ -201,6 +205,14 @@ class _Up:
     help="Keep the objects in this file, over restarts and crashes; without it they are gone at the end.",
 )
 @click.option(
+    "--data-sync",
+    type=click.Choice(["full", "normal"]),
+    default="full",
+    show_default=True,
+    help="What a committed write in the file survives. full: a power loss; every group of writes waits for the disk. "
+    "normal: the end of the process, also by kill -9, but not a power loss; faster.",
+)
+@click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help='Further users, one a line: token,user,uid,"group1,group2". RBAC says what they may do.',
@@ -227,6 +239,8 @@ def up(detach: bool, **told: Any) -> None:
       bayplan cluster up --nodes 0 --no-scheduler --no-controllers --data ./cluster.db --port 6443
     """
     settings = _Up(habits=taken_out(told), **told)
+    if settings.data is None and settings.data_sync != "full":
+        raise UsageError("--data-sync is about the file of --data; name one")
     settings.manifests()  # what is wrong with them is told before anything is started
     if settings.habits:
         habits_of(settings.habits)
@@ -361,9 +375,11 @@ def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> E
     from bayplan.cluster.embedded import EmbeddedCluster
 
     users = read_tokens(settings.token_file) if settings.token_file is not None else {}
-    host, data, authority = settings.host, settings.data, settings.client_ca
+    host, data, sync, authority = settings.host, settings.data, settings.data_sync, settings.client_ca
     if settings.api_alone:  # starts in half the time: nothing that decides has to be loaded
-        return EmbeddedCluster(credentials, host=host, port=port, data=data, users=users, client_authority=authority)
+        return EmbeddedCluster(
+            credentials, host=host, port=port, data=data, data_sync=sync, users=users, client_authority=authority
+        )
     from bayplan.app.whole_cluster import ClusterPlan, WholeCluster
 
     plan = ClusterPlan(
@@ -371,6 +387,7 @@ def _cluster(settings: _Up, credentials: Credentials, port: int, page: str) -> E
         host=host,
         port=port,
         data=data,
+        data_sync=sync,
         users=users,
         client_authority=authority,
         nodes=settings.manifests(),

@@ -154,7 +154,7 @@ def mended(target: Target) -> Iterator[None]:
             f"{fault.details}; ask for that right, or choose another --context or --namespace", code=fault.code
         ) from None
     except Unreachable as fault:
-        raise ApiError(f"{_sentence(fault)} The address is from {_origin(target)}.") from None
+        raise Unreachable(f"{_sentence(fault)} The address is from {_origin(target)}.", sent=fault.sent) from None
     except NotFound as fault:
         raise ApiError(f"{fault.details}; look at what is there with `bayplan get`", code=fault.code) from None
 

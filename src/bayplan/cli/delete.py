@@ -17,7 +17,7 @@ from bayplan.cli.connection import Connection, asked, connection_options, namesp
 from bayplan.cli.get import pairs
 from bayplan.cli.terminal import progress
 from bayplan.client import Applier, Client, NamedKind, Wanted, read_catalogue, watch_objects
-from bayplan.errors import Conflict, Gone, NotFound, UsageError
+from bayplan.errors import Conflict, Gone, NotFound, TimedOut, UsageError
 
 _CASCADES = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
 
@@ -187,5 +187,5 @@ async def _gone(client: Client, doomed: _Doomed, uid: str) -> None:
                 async for happened, _ in events:
                     if happened == "DELETED":
                         return
-        except Gone:
-            continue
+        except (Gone, TimedOut):
+            continue  # the next turn reads the object again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -268,7 +268,9 @@ async def _watch(client: Client, kind: NamedKind, wanted: Wanted, request: Reque
                 printer.show(table)
         try:
             began_s = client.clock.monotonic_s()
-            version = await _follow(client, kind, wanted, request, printer, version)
+            async with aclosing(_follow(client, kind, wanted, request, printer, version)) as versions:
+                async for shown in versions:
+                    version = shown
             away.back()
         except Gone:
             version = ""  # too much has happened since: what is there is shown anew
@@ -305,19 +307,21 @@ class _Away:
 
 async def _follow(
     client: Client, kind: NamedKind, wanted: Wanted, request: Request, printer: _Printer, since: str
-) -> str:
-    """One watch to its end; the version up to which everything was shown."""
+) -> AsyncGenerator[str, None]:
+    """Print one watch to its end; after each event yield the version up to which everything is printed."""
     if request.output in ("json", "yaml"):
         async with aclosing(watch_objects(client.transport, wanted, since)) as objects:
             async for happened, text in objects:
                 tree = msgspec.json.decode(text)
-                since = tree.get("metadata", {}).get("resourceVersion", since)
                 if happened != "BOOKMARK":
                     print_value(_tidied(_items(tree, kind)[0], request), request.output)
-        return since
+                if version := tree.get("metadata", {}).get("resourceVersion"):
+                    yield version
+        return
     async with aclosing(watch_table(client.transport, wanted, since)) as events:
         async for happened, table in events:
-            since = table.version or (table.rows[0].object.metadata.resource_version if table.rows else since) or since
             if happened != "BOOKMARK":
                 printer.show(table)
-    return since
+            version = table.version or (table.rows[0].object.metadata.resource_version if table.rows else "")
+            if version:
+                yield version

@@ -23,7 +23,6 @@ from bayplan.client import Client
 from bayplan.objects.resources import CPU, MEMORY, PODS, is_extended_resource_name
 
 _BAR = 12
-_NARROW = 60
 _WIDE = 100
 _UNBOUNDED = 100_000
 _GIB = 1 << 30
@@ -172,17 +171,22 @@ def _waiting(view: ClusterView) -> Text:
 
 
 def _fitting(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> tuple[Table, int]:
-    """The table with as many devices as there is room for, and how many these are."""
-    endless = Console(width=_UNBOUNDED)
+    """The table with gauges where there is room, as many devices as there is room for, and how many these are."""
+    narrow = not _fits(_table(nodes, (), console, narrow=False), console)
     for count in range(len(devices), -1, -1):
-        table = _table(nodes, devices[:count], console)
-        if not count or Measurement.get(endless, endless.options, table).maximum <= console.width:
+        table = _table(nodes, devices[:count], console, narrow=narrow)
+        if not count or _fits(table, console):
             break
     return table, count
 
 
-def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> Table:
-    narrow, wide = console.width < _NARROW, console.width >= _WIDE
+def _fits(table: Table, console: Console) -> bool:
+    endless = Console(width=_UNBOUNDED)
+    return Measurement.get(endless, endless.options, table).maximum <= console.width
+
+
+def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console, *, narrow: bool) -> Table:
+    wide = console.width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("NODE", no_wrap=True)
     marked = any(map(state_of, nodes))

@@ -13,6 +13,15 @@ from bayplan.client.client import (
     STRATEGIC_PATCH,
     Client,
 )
+from bayplan.client.confirmed_writes import (
+    REQUEST_TIMEOUT_S,
+    ConfirmedWrites,
+    Found,
+    LateCreates,
+    Missing,
+    Written,
+    worker_slot,
+)
 from bayplan.client.decoding import Unreadable
 from bayplan.client.discovery import Offered
 from bayplan.client.election import Election, Timings
@@ -52,6 +61,7 @@ __all__ = [
     "LEASES",
     "MERGE_PATCH",
     "PODS",
+    "REQUEST_TIMEOUT_S",
     "STRATEGIC_PATCH",
     "TOKEN_REVIEWS",
     "Applied",
@@ -60,14 +70,18 @@ __all__ = [
     "Catalogue",
     "Client",
     "Column",
+    "ConfirmedWrites",
     "Election",
     "Elections",
     "EventSink",
+    "Found",
     "Guard",
     "Informer",
     "Informers",
     "LastingFaults",
+    "LateCreates",
     "Listed",
+    "Missing",
     "NamedKind",
     "NotPosted",
     "Offered",
@@ -83,6 +97,7 @@ __all__ = [
     "UnknownKind",
     "Unreadable",
     "Wanted",
+    "Written",
     "event_resource",
     "find_target",
     "in_cluster",
@@ -93,4 +108,5 @@ __all__ = [
     "resource_of",
     "watch_objects",
     "watch_table",
+    "worker_slot",
 ]

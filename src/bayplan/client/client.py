@@ -28,6 +28,7 @@ from bayplan.clock import LoopClock
 from bayplan.errors import (
     ApiError,
     Forbidden,
+    LeaseLost,
     NotFound,
     ObjectError,
     ServerError,
@@ -132,10 +133,15 @@ class Client:
         """From now on every write asks this first, at the last moment before it is sent."""
         self.transport.guard = guard
 
-    def may_write(self) -> None:
-        """Ask the guard, for a write that somebody else makes on our behalf. Raises `LeaseLost`."""
-        if self.transport.guard is not None:
-            self.transport.guard.check()
+    async def may_write(self) -> None:
+        """Ask the guard, for a write that another program makes on behalf of this one. Raises `LeaseLost`."""
+        while (guard := self.transport.guard) is not None:
+            try:
+                guard.check()
+            except LeaseLost:
+                await guard.hold_back()
+            else:
+                return
 
     # Reading.
 

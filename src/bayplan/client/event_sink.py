@@ -1,9 +1,11 @@
-"""How do events reach the API server? A bounded queue, a few senders, and upstream's rules for trying again.
+"""Sends events to the API server: a bounded queue, a few senders, client-go's rules for retries.
 
-`post` is called from the loop for every event and returns at once; `run` sends until it is cancelled. Writes to one
-event go one after another, so a series is never told before its first event. What the server refuses is given up at
-once; what does not reach it is tried 12 times, some 10 s apart. When more waits than the queue holds, the newest are
-dropped and counted: an event is news, not state. Give it a client of its own, so that no binding waits behind events.
+All recorders of a process share one sink. `post` takes an event of `events.k8s.io`, as kube-scheduler records them;
+`post_core` one of the core group, as Volcano and controllers record them. Both return at once; `run` sends until it is
+cancelled. Writes to one event go one after another, so that a series never comes before its first event. What the
+server refuses is given up at once; what does not reach it is tried 12 times, some 10 s apart. When more waits than the
+queue holds, the newest are dropped and counted: an event is news, not state. Give it a client of its own, so that no
+binding waits behind events.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from bayplan.client.client import Client
 from bayplan.client.discovery import Offered
 from bayplan.client.resources import CORE_EVENTS, EVENTS, Resource
-from bayplan.errors import AlreadyExists, ApiError, BayplanError, NotFound
+from bayplan.errors import AlreadyExists, ApiError, BayplanError, LeaseLost, NotFound
 from bayplan.telemetry.core_events import CoreBook
 from bayplan.telemetry.event_books import FINISH, EventBook, EventWrite, SeriesBook
 from bayplan.telemetry.events import Event
@@ -38,6 +41,29 @@ FEW_SENDERS = 2
 """Beside sessions, which bind thousands of pods at once: so many, until they are bound or the queue is half full."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """An API group of events, and how its events are correlated."""
+
+    resource: Resource
+    book: EventBook
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A write that waits for a sender."""
+
+    resource: Resource
+    write: EventWrite
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.write.namespace, self.write.name
+
+    def __str__(self) -> str:
+        return f"{self.write.namespace}/{self.write.name}"
+
+
 class EventSink:
     """Stores events on one API server."""
 
@@ -57,12 +83,12 @@ class EventSink:
         self.stored = 0
         """Writes that the server took."""
         self.client = client
-        self._resource = resource
-        self._book: EventBook = SeriesBook(client.clock) if resource.group else CoreBook(client.clock)
+        self._core = _Group(CORE_EVENTS, CoreBook(client.clock))
+        self._main = _Group(resource, SeriesBook(client.clock)) if resource.group else self._core
         self._senders = senders
         self._most_waiting = most_waiting
-        self._waiting: deque[EventWrite] = deque()
-        self._following: dict[tuple[str, str], EventWrite | None] = {}
+        self._waiting: deque[_Pending] = deque()
+        self._following: dict[tuple[str, str], _Pending | None] = {}
         self.gives_way = gives_way
         """Whether there is something more important under way; unless told otherwise, there always may be."""
         self._helping: set[asyncio.Task[None]] = set()
@@ -74,14 +100,21 @@ class EventSink:
 
     def post(self, event: Event) -> None:
         """Take an event; it is sent when its turn comes."""
+        self._take(event, self._main)
+
+    def post_core(self, event: Event) -> None:
+        """The same for an event of the core group, which is correlated as client-go does it there."""
+        self._take(event, self._core)
+
+    def _take(self, event: Event, group: _Group) -> None:
         if len(self._waiting) >= self._most_waiting:
             if not self.dropped:
                 log.error("too many events wait for the server; dropping new ones until it keeps up")
             self.dropped += 1
             return
-        write = self._book.observe(event)
+        write = group.book.observe(event)
         if write is not None:
-            self._submit(write)
+            self._submit(_Pending(group.resource, write))
 
     @property
     def waiting(self) -> int:
@@ -105,18 +138,18 @@ class EventSink:
 
     # The queue.
 
-    def _submit(self, write: EventWrite) -> None:
-        key = (write.namespace, write.name)
+    def _submit(self, pending: _Pending) -> None:
+        key = pending.key
         self._idle.clear()
         if key in self._following:
-            self._following[key] = write  # tells all that an earlier one would have told
+            self._following[key] = pending  # has all that an earlier one would have had
             return
         self._following[key] = None
-        self._waiting.append(write)
+        self._waiting.append(pending)
         self._work.release()
 
-    def _settle(self, write: EventWrite) -> None:
-        following = self._following.pop((write.namespace, write.name))
+    def _settle(self, pending: _Pending) -> None:
+        following = self._following.pop(pending.key)
         if following is not None:
             self._submit(following)
         elif not self._following:
@@ -124,8 +157,9 @@ class EventSink:
 
     async def _sweep(self) -> None:
         while True:
-            for write in self._book.sweep():
-                self._submit(write)
+            for group in (self._main, self._core):
+                for write in group.book.sweep():
+                    self._submit(_Pending(group.resource, write))
             await self.client.clock.sleep(FINISH.total_seconds())
 
     # Sending.
@@ -138,14 +172,14 @@ class EventSink:
 
     async def _send_next(self) -> None:
         await self._work.acquire()
-        write = self._waiting.popleft()
+        pending = self._waiting.popleft()
         try:
-            await self._deliver(write)
+            await self._deliver(pending)
         except Exception:
             self.refused += 1
-            log.exception("event %s/%s could not be written", write.namespace, write.name)
+            log.exception("event %s could not be written", pending)
         finally:
-            self._settle(write)
+            self._settle(pending)
 
     def _call_for_help(self) -> None:
         """The server has just taken an event, and more of them wait."""
@@ -164,51 +198,49 @@ class EventSink:
             return min(HELPERS, len(self._waiting) // EVENTS_A_HELPER)
         return SENDERS - self._senders if len(self._waiting) > self._most_waiting // 2 else 0
 
-    async def _deliver(self, write: EventWrite) -> None:
+    async def _deliver(self, pending: _Pending) -> None:
         """Try until it is stored, refused, or tried often enough."""
         clock, chance = self.client.clock, self.client.chance
-        tries = 1 if write.last else TRIES
-        for number in range(1, tries + 1):
-            if await self._attempt(write):
-                self._book.written(write)
+        for number in range(1, TRIES + 1):
+            if await self._attempt(pending):
                 return
-            if number < tries:
+            if number < TRIES:
                 await clock.sleep(RETRY_S * (1.0 + chance.random() * RETRY_JITTER))
         self.refused += 1
-        if not write.last:
-            log.error(
-                "event %s/%s was not written: no try of %d reached the server", write.namespace, write.name, tries
-            )
+        log.error("event %s was not written: no try of %d reached the server", pending, TRIES)
 
-    async def _attempt(self, write: EventWrite) -> bool:
+    async def _attempt(self, pending: _Pending) -> bool:
         """Whether the server has answered, with yes or with no."""
         try:
-            await self._request(write)
+            await self._request(pending.resource, pending.write)
         except ApiError as fault:
             if not fault.code:
-                log.warning("event %s/%s: %s; trying again", write.namespace, write.name, fault)
+                log.warning("event %s: %s; trying again", pending, fault)
                 return False
-            if isinstance(fault, AlreadyExists) and write.patch is not None:
+            if isinstance(fault, AlreadyExists) and pending.write.patch is not None:
                 return False  # gone when it was patched, there when it was made anew: the next patch finds it
             self.refused += 1
             level = logging.DEBUG if isinstance(fault, AlreadyExists) else logging.ERROR
-            log.log(level, "the server refuses event %s/%s: %s", write.namespace, write.name, fault)
+            log.log(level, "the server refuses event %s: %s", pending, fault)
+        except LeaseLost as fault:
+            self.refused += 1
+            log.debug("event %s is not written: %s", pending, fault)
         except BayplanError as fault:
             self.refused += 1
-            log.info("event %s/%s is not written: %s", write.namespace, write.name, fault)
+            log.info("event %s is not written: %s", pending, fault)
         else:
             self.stored += 1
         return True
 
-    async def _request(self, write: EventWrite) -> None:
+    async def _request(self, resource: Resource, write: EventWrite) -> None:
         if write.patch is not None:
             try:
-                await self.client.patch(self._resource, write.patch, namespace=write.namespace, name=write.name)
+                await self.client.patch(resource, write.patch, namespace=write.namespace, name=write.name)
             except NotFound:
                 pass  # removed meanwhile
             else:
                 return
-        await self.client.create(self._resource, write.body, namespace=write.namespace)
+        await self.client.create(resource, write.body, namespace=write.namespace)
 
 
 def event_resource(offered: Offered) -> Resource:

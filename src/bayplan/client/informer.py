@@ -23,7 +23,7 @@ from bayplan.client.lists import list_all
 from bayplan.client.resources import Resource
 from bayplan.client.statuses import Status, fault, too_large_version
 from bayplan.client.transport import Transport
-from bayplan.client.watches import QUIET_S, watch
+from bayplan.client.watches import watch, watch_s
 from bayplan.clock import LoopClock
 from bayplan.errors import ApiError, BayplanError, Gone, Invalid, ServerError, TimedOut, TooManyRequests
 from bayplan.objects.meta import KubeObject
@@ -36,7 +36,6 @@ Handler = Callable[[KubeObject | None, KubeObject | None], None]
 Complaint = Callable[[Resource, Unreadable], None]
 """Told about an object that cannot be read, once for each version of it."""
 
-WATCH_S = 300
 SLICE_S = 0.004
 _SHORT_S = 1.0
 _STREAM_TRIES = 2
@@ -69,7 +68,6 @@ class Informer:
         complaint: Complaint | None = None,
         streaming: bool = True,
         only_latest: bool = False,
-        quiet_s: float = QUIET_S,
         faults: LastingFaults | None = None,
     ) -> None:
         """`only_latest`: of several changes of one object that have come together the last will do. `faults`: where
@@ -87,7 +85,6 @@ class Informer:
         self._complaint = complaint
         self._streaming = streaming
         self._only_latest = only_latest
-        self._quiet_s = quiet_s
         self._decoder = Decoder(resource)
         self._backoff = Backoff(clock, chance)
         self._faults = faults or LastingFaults(log, clock)
@@ -193,6 +190,7 @@ class Informer:
         """
         while True:
             gathered: dict[Key, KubeObject | Unreadable] | None = {} if with_initial else None
+            began_with_list = with_initial
             started = self._clock.monotonic_s()
             try:
                 async with aclosing(self._events(with_initial=with_initial)) as events:
@@ -204,10 +202,14 @@ class Informer:
                         elif await self._gather(gathered, event):
                             gathered, with_initial = None, False
             except ApiError as error:
+                if gathered is None and began_with_list and isinstance(error, TimedOut):
+                    continue  # no fault: the server did not promise an end of this watch within the allowed silence
                 if gathered is not None or not self._may_resume(error):
                     raise
                 if isinstance(error, Gone):
                     return
+                if isinstance(error, TimedOut):
+                    continue  # the silence was delay enough; a longer one would add to what was missed
                 await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
                 continue
             if gathered is not None:
@@ -248,14 +250,12 @@ class Informer:
             self.resource,
             self._decoder,
             since=self._since() if with_initial else self.resource_version,
-            # Between once and twice as long, so that the watches of one process do not end together.
-            timeout_s=int(WATCH_S * (1.0 + self._chance.random())),
+            timeout_s=watch_s(self._chance, long=with_initial or self._transport.in_process),
             namespace=chosen.namespace,
             field_selector=chosen.field_selector,
             label_selector=chosen.label_selector,
             with_initial=with_initial,
             only_latest=self._only_latest,
-            quiet_s=self._quiet_s,
         )
 
     def _take(self, event: WatchEvent) -> None:

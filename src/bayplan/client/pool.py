@@ -43,8 +43,9 @@ _PATIENCE_S = 0.5
 """A server that is merely busy answers sooner, and would be busier with every connection more."""
 _MORE_A_TICK = 16
 
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""A server that died without a word is found out within a minute, on a watch too."""
+_TCP_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+"""A peer that acknowledges nothing any more is noticed within 25 s, by probes on a connection that idles and by the
+user timeout (in milliseconds) on one that has something to send."""
 
 
 class _Waiter(NamedTuple):
@@ -125,8 +126,8 @@ class Pool:
             connection.idle_since = self._clock.monotonic_s()
             self._idle.append(connection)
 
-    def renounce_idle(self) -> None:
-        """Close what idles: it was opened as somebody whom the server no longer knows."""
+    def close_idle(self) -> None:
+        """Close the idle connections, because their user is no longer valid or their peer may be dead."""
         for connection in list(self._idle):
             self._drop(connection)
         self._idle.clear()
@@ -231,9 +232,12 @@ class Pool:
             # On the beat of the clock, so that the sweepers of all clients wake the process once and not one by one.
             await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)
             now = self._clock.monotonic_s()
-            for connection in list(self._all):
-                if connection.deadline <= now:
-                    connection.time_out()
+            overdue = [each for each in self._all if each.deadline <= now]
+            for connection in overdue:
+                connection.time_out()
+            if overdue:
+                # Whatever swallowed these requests may swallow the next one on any connection that is open already.
+                self.close_idle()
             for connection in [each for each in self._idle if each.lost or now - each.idle_since > IDLE_S]:
                 self._idle.remove(connection)
                 self._drop(connection)
@@ -252,6 +256,6 @@ def _keep_alive(transport: asyncio.BaseTransport) -> None:
     if sock is None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE.items():
+    for option, value in _TCP_OPTIONS.items():
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

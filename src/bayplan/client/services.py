@@ -26,7 +26,11 @@ _JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 class NotPosted(BayplanError):
-    """A call to a service came to nothing. The text is Go's."""
+    """A call to a service came to nothing. The text is Go's. `sent`: the service may have acted on it all the same."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class Service:
@@ -63,7 +67,7 @@ class Service:
         try:
             return await way.post(path, parts.netloc.rpartition("@")[2], body, timeout_s, headers)
         except Unreachable as lost:
-            raise NotPosted(f'Post "{url}": {_in_go_words(lost, f"{host}:{port}")}') from None
+            raise NotPosted(f'Post "{url}": {_in_go_words(lost, f"{host}:{port}")}', sent=lost.sent) from None
 
     async def answered(self, url: str, body: bytes, timeout_s: float) -> bytes:
         """The body of a good answer; `NotPosted` where it is a refusal, too."""

@@ -16,11 +16,10 @@ import msgspec
 from bayplan.client.resources import Resource, query
 from bayplan.client.statuses import Status, fault
 from bayplan.client.transport import JSON, Transport
-from bayplan.client.watches import QUIET_S, Lines
+from bayplan.client.watches import SILENCE_S, WATCH_S, Lines
 from bayplan.errors import ApiError
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-WATCH_S = 300
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -98,12 +97,14 @@ async def read_table(transport: Transport, wanted: Wanted) -> Table:
 
 
 async def watch_objects(
-    transport: Transport, wanted: Wanted, since: str, *, timeout_s: int = WATCH_S, accept: str = JSON
+    transport: Transport, wanted: Wanted, since: str, *, accept: str = JSON
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """What happens after a version, until the time is over: the type of each event and its object as JSON text."""
-    path = wanted.listing(watch=True, allowWatchBookmarks=True, timeoutSeconds=timeout_s, resourceVersion=since or None)
+    path = wanted.listing(
+        watch=True, allowWatchBookmarks=True, timeoutSeconds=max(WATCH_S), resourceVersion=since or None
+    )
     lines = Lines()
-    async with transport.stream(path, quiet_s=QUIET_S, accept=accept) as stream:
+    async with transport.stream(path, quiet_s=SILENCE_S, accept=accept) as stream:
         while piece := await stream.piece():
             for line in lines.feed(piece):
                 event = msgspec.json.decode(line, type=_Event)
@@ -112,11 +113,9 @@ async def watch_objects(
                 yield event.type, bytes(event.object)
 
 
-async def watch_table(
-    transport: Transport, wanted: Wanted, since: str, *, timeout_s: int = WATCH_S
-) -> AsyncGenerator[tuple[str, Table], None]:
+async def watch_table(transport: Transport, wanted: Wanted, since: str) -> AsyncGenerator[tuple[str, Table], None]:
     """The same, each event as a table."""
-    async with aclosing(watch_objects(transport, wanted, since, timeout_s=timeout_s, accept=TABLE)) as events:
+    async with aclosing(watch_objects(transport, wanted, since, accept=TABLE)) as events:
         async for happened, text in events:
             yield happened, _table(text, wanted)
 

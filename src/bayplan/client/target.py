@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from urllib.parse import SplitResult, urlsplit
 from bayplan.client.kubeconfig import Cluster, ExecConfig, Kubeconfig, User, kubeconfig_paths, merged, read_kubeconfig
 from bayplan.client.secret import NO_SECRET, Secret
 from bayplan.errors import KubeconfigError
+
+log = logging.getLogger(__name__)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _NOT_IN_AN_ADDRESS = re.compile(r"[\s\"<>\\^`{|}]")
@@ -92,7 +95,9 @@ def find_target(
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Target:
     """The way to the API server: the file that is named; else the files of `KUBECONFIG` or the one in the home folder;
-    else, when there is none, the pod's own service account. `server` replaces the address (`--master`)."""
+    else, when there is none, the pod's own service account. `server` replaces the address (`--master`).
+
+    As in client-go's clientcmd, a server without TLS gets no credentials, and no exec plugin is run for it."""
     config = read_kubeconfig(kubeconfig) if kubeconfig is not None else merged(kubeconfig_paths(env))
     if not config.empty or kubeconfig is not None:
         target = resolve(config, context=context, path=kubeconfig)
@@ -105,7 +110,7 @@ def find_target(
             "there is no API server to talk to: no kubeconfig was named, KUBECONFIG and ~/.kube/config hold none, and "
             "this is not a pod; name a kubeconfig"
         )
-    return _with_address(replace(target, server=server) if server else target)
+    return _without_exposed_credentials(_with_address(replace(target, server=server) if server else target))
 
 
 def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Target | None:
@@ -232,9 +237,34 @@ def _header_name(key: str) -> str:
     )
 
 
+def _without_exposed_credentials(target: Target) -> Target:
+    """The target without what everybody on the way could read. Whom to act as is no secret, and is kept."""
+    given = any((target.token, target.token_file, target.username, target.password, target.exec))
+    if target.secure or not (given or target.cert_file or target.cert_data):
+        return target
+    log.warning(
+        "%s: credentials are not sent to %s: the connection is not encrypted; use https", target.origin, target.server
+    )
+    return replace(
+        target,
+        cert_file="",
+        cert_data=b"",
+        key_file="",
+        key_data=NO_SECRET,
+        token=NO_SECRET,
+        token_file="",
+        username="",
+        password=NO_SECRET,
+        exec=None,
+    )
+
+
 def _with_address(target: Target) -> Target:
-    """The server as an address that can be dialled: a bare host:port is meant over http, as upstream means it."""
-    server = target.server if "://" in target.server else f"http://{target.server}"
+    """The server as an address that can be dialled: a bare host:port is meant over https where the cluster has settings
+    for TLS, else over http, as upstream means it."""
+    has_tls = bool(target.ca_file or target.ca_data or not target.verify)
+    scheme = "https" if has_tls else "http"
+    server = target.server if "://" in target.server else f"{scheme}://{target.server}"
     try:
         url = urlsplit(server)
         port = url.port

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from bayplan.client.answers import Head
-from bayplan.client.connection import Answer, Connection
+from bayplan.client.connection import NEVER, Answer, Connection
 from bayplan.client.credentials import credentials
 from bayplan.client.limiter import Limiter
 from bayplan.client.pool import LIMIT, Pool
@@ -22,7 +22,7 @@ from bayplan.client.statuses import refusal, retry_after
 from bayplan.client.target import Target
 from bayplan.client.tls import Tls
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, KubeconfigError, TimedOut, Unidentified, Unreachable
+from bayplan.errors import ApiError, KubeconfigError, LeaseLost, TimedOut, Unidentified, Unreachable
 
 JSON = "application/json"
 TIMEOUT_S = 60.0
@@ -66,6 +66,10 @@ class Guard(Protocol):
         """Raise `LeaseLost` when this process must not write."""
         ...
 
+    async def hold_back(self) -> None:
+        """Wait until a write that `check` refused may be tried again; `LeaseLost` if that cannot come."""
+        ...
+
 
 class Stream:
     """An answer that is read while it arrives."""
@@ -76,9 +80,15 @@ class Stream:
         self._quiet_s = quiet_s
 
     async def piece(self) -> bytes:
-        """What has arrived since the last call; nothing at the end. Silence for too long is `Unreachable`."""
+        """What has arrived since the last call; nothing at the end. Raises `TimedOut` after too long a silence.
+
+        Only waiting counts as silence: a reader that is busy with the last piece loses no stream.
+        """
         self._connection.deadline = self._clock.monotonic_s() + self._quiet_s
-        return await self._connection.piece()
+        try:
+            return await self._connection.piece()
+        finally:
+            self._connection.deadline = NEVER
 
 
 class Transport:
@@ -118,6 +128,11 @@ class Transport:
         self._closed = True
         await self._pool.close()
 
+    @property
+    def in_process(self) -> bool:
+        """Whether the server runs in this process and is reached without a connection."""
+        return self._inside is not None
+
     async def warm(self, count: int) -> None:
         """Open so many connections before they are needed."""
         await self._pool.warm(count)
@@ -146,13 +161,21 @@ class Transport:
             lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
         asked = _Request(method, self._base + path, lines, body)
         tries = 0
+        outcome_unknown = False
         while True:
             await self._limiter.take()
-            answer = await self._once(asked, timeout_s or self.timeout_s)
+            try:
+                answer = await self._once(asked, timeout_s or self.timeout_s)
+            except Unreachable as lost:
+                if outcome_unknown:
+                    lost.sent = lost.outcome_unknown = True
+                raise
             if answer.status < 400:
                 return answer
             tries += 1
-            await self._wait_as_asked(f"{method} {path}", answer, tries)
+            # An earlier try may have taken effect although a later one is refused, for example with 409.
+            outcome_unknown = outcome_unknown or answer.status >= 500
+            await self._wait_as_asked(f"{method} {path}", answer, tries, outcome_unknown=outcome_unknown)
 
     async def _once(self, asked: _Request, timeout_s: float) -> Answer:
         """One try; another at once when a kept connection turns out dead under a read, or credentials out of date."""
@@ -162,6 +185,10 @@ class Transport:
                 answer = await self._exchange(asked, timeout_s)
             except Unidentified:
                 raise
+            except LeaseLost:
+                assert self.guard is not None
+                await self.guard.hold_back()  # without a connection, which reads may need meanwhile
+                continue
             except Unreachable as lost:
                 if second or isinstance(lost, TimedOut) or (lost.sent and asked.method != "GET"):
                     raise self._named(lost, asked.method, asked.path) from None
@@ -170,7 +197,7 @@ class Transport:
             if answer.status != 401 or second or not self._credentials.refuse():
                 return answer
             second = True
-            self._pool.renounce_idle()
+            self._pool.close_idle()
 
     async def _exchange(self, asked: _Request, timeout_s: float) -> Answer:
         started = self._clock.monotonic_s()
@@ -213,24 +240,23 @@ class Transport:
         return Answer(Head(status, told), body)
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, quiet_s: float, timeout_s: float = 0.0, accept: str = JSON
-    ) -> AsyncIterator[Stream]:
-        """A GET whose answer is read while it lasts; leaving the block ends it."""
+    async def stream(self, path: str, *, quiet_s: float, accept: str = JSON) -> AsyncIterator[Stream]:
+        """A GET whose answer is read while it lasts; leaving the block ends it. `quiet_s`: the longest wait for the
+        connection and the head, and between two pieces; no limit on a server in this process."""
         tries = 0
+        quiet_s = NEVER if self.in_process else quiet_s
         while True:
             await self._limiter.take()
             started = self._clock.monotonic_s()
-            timeout_s = timeout_s or self.timeout_s
             try:
                 if self._credentials.known() is None:
                     await self._credentials.renew()
-                connection = await self._pool.take(timeout_s, stream=True)
+                connection = await self._pool.take(quiet_s, stream=True)
             except KubeconfigError as fault:
                 raise Unidentified(str(fault)) from None
             try:
                 asked = _Request("GET", self._base + path, self._header_lines(accept, ""), b"")
-                self._send(connection, asked, started + timeout_s)
+                self._send(connection, asked, started + quiet_s)
                 head = await connection.head()
                 self._observe("WATCH", head.status, started)
                 if head.status < 400:
@@ -242,15 +268,17 @@ class Transport:
             finally:
                 self._pool.give(connection)
             if answer.status == 401 and self._credentials.refuse():
-                self._pool.renounce_idle()
+                self._pool.close_idle()
             tries += 1
             await self._wait_as_asked(f"GET {path}", answer, tries)
 
-    async def _wait_as_asked(self, asked: str, answer: Answer, tries: int) -> None:
+    async def _wait_as_asked(self, asked: str, answer: Answer, tries: int, *, outcome_unknown: bool = False) -> None:
         """Before a request that was refused is made again, where the server wants that; else the refusal is raised."""
         wait_s = retry_after(answer) if answer.status == 429 or answer.status >= 500 else 0.0
         if not wait_s or tries > RETRIES:
-            raise refusal(asked, answer)
+            fault = refusal(asked, answer)
+            fault.outcome_unknown = outcome_unknown
+            raise fault
         await self._clock.sleep(wait_s)
 
     def _may(self, method: str) -> None:

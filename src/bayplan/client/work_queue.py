@@ -61,6 +61,8 @@ class WorkQueue(Generic[K]):
         self._places = asyncio.Semaphore(workers)
         self._begun = asyncio.Semaphore(workers + most_aside)
         self._placed: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._is_draining = False
         self._ready: deque[K] = deque()
         self._waiting: set[K] = set()
         self._busy: set[K] = set()
@@ -100,6 +102,8 @@ class WorkQueue(Generic[K]):
                 await self._work.acquire()
                 await self._begun.acquire()
                 await self._places.acquire()
+                if self._is_draining:
+                    await asyncio.Event().wait()
                 key = self._ready.popleft()
                 if key not in self._waiting or key in self._busy:
                     self._places.release()
@@ -107,7 +111,21 @@ class WorkQueue(Generic[K]):
                     continue  # forgotten since, or whoever has it goes on with it when it is done
                 self._waiting.discard(key)
                 self._busy.add(key)
-                self._placed.add(group.create_task(self._work_on(key), name=self._name))
+                worker = group.create_task(self._work_on(key), name=self._name)
+                self._placed.add(worker)
+                self._workers.add(worker)
+                worker.add_done_callback(self._workers.discard)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler is under way."""
+        return bool(self._workers)
+
+    async def drain(self) -> None:
+        """Call no handler any more, and wait for those that are under way."""
+        self._is_draining = True
+        while self._workers:
+            await asyncio.wait(self._workers)
 
     @asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:

@@ -38,6 +38,8 @@ class OwnSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """How often the files of --plugins-dir are looked at."""
     stop_seconds: Annotated[int, Meta(ge=0, le=3600)] = 20
     """How long what is under way may take when the process is told to stop."""
+    request_timeout_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
+    """The API server's --request-timeout: for so long a write with a lost answer may still take effect."""
     bind_requests: bool = False
     """Whether the batch engine has pods bound by the binder; the pod engine has, by the plugin BindRequestBinder."""
     bind_attempts: Annotated[int, Meta(ge=1, le=100)] = 3

@@ -15,10 +15,13 @@ from typing import Any
 
 import msgspec
 
-from bayplan.devices.claims import FINALIZER
+from bayplan.devices.claims import FINALIZER, is_reserved_for
 from bayplan.devices.faults import ClaimChanged
 from bayplan.objects.core import ContainerExtendedResourceRequest, Pod, PodExtendedResourceClaimStatus
 from bayplan.objects.resource import AllocationResult, ResourceClaim, ResourceClaimConsumer
+
+_MAX_GENERATED_NAME = 63
+"""The API server's limit for names that it generates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,19 @@ class ReserveClaim:
         if allocation.allocation_timestamp is None:
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=self.now.replace(microsecond=0))
         consumer = ResourceClaimConsumer(resource="pods", name=self.pod.name, uid=self.pod.uid)
+        others = (user for user in claim.status.reserved_for if user.uid != self.pod.uid)
         status = {
             "allocation": msgspec.to_builtins(allocation),
-            "reservedFor": msgspec.to_builtins((*claim.status.reserved_for, consumer)),
+            "reservedFor": msgspec.to_builtins((*others, consumer)),
         }
         return {**_guarded(claim), "status": status}
+
+    def is_done(self, claim: ResourceClaim) -> bool:
+        """Whether the claim is reserved for the pod, with the devices that were to be allocated."""
+        allocation = claim.status.allocation
+        if allocation is None or not is_reserved_for(claim, self.pod):
+            return False
+        return self.allocation is None or allocation.devices == self.allocation.devices
 
     def describe(self, *, finalizer: bool = False) -> str:
         """What is being done, for the message of a failure."""
@@ -72,19 +83,33 @@ class ReserveClaim:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpecialClaim:
-    """Create the claim for a pod's extended resources. Performing it: POST `manifest`; returns the claim."""
+    """Create the claim for a pod's extended resources. Performing it: POST `manifest` with a `suffix` chosen once, so
+    that sending it again creates no second claim; returns the claim."""
 
     claim: ResourceClaim
     pod: Pod
 
-    def manifest(self) -> dict[str, Any]:
+    def name(self, suffix: str) -> str:
+        """As the API server would make it of `generateName`: a long beginning is cut."""
+        return f"{self._prefix[: _MAX_GENERATED_NAME - len(suffix)]}{suffix}"
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.pod.name}-extended-resources-"
+
+    def is_done(self, claim: ResourceClaim) -> bool:
+        """Whether a claim of that name is the one that was to be created."""
+        return any(owner.uid == self.pod.uid for owner in claim.metadata.owner_references)
+
+    def manifest(self, suffix: str) -> dict[str, Any]:
         meta = self.claim.metadata
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {
                 "namespace": meta.namespace,
-                "generateName": f"{self.pod.name}-extended-resources-",
+                "name": self.name(suffix),
+                "generateName": self._prefix,
                 "annotations": meta.annotations,
                 "ownerReferences": msgspec.to_builtins(meta.owner_references),
             },
@@ -104,9 +129,17 @@ class RecordSpecialClaim:
     claim_name: str
     mappings: tuple[ContainerExtendedResourceRequest, ...]
 
-    def patch(self) -> dict[str, Any]:
-        status = PodExtendedResourceClaimStatus(resource_claim_name=self.claim_name, request_mappings=self.mappings)
-        return {"status": {"extendedResourceClaimStatus": msgspec.to_builtins(status)}}
+    def patch(self, pod: Pod) -> dict[str, Any]:
+        """The patch of this version of the pod: applied late, it must not name the claim of an earlier attempt."""
+        meta = {"uid": self.pod.uid, "resourceVersion": pod.metadata.resource_version}
+        return {"metadata": meta, "status": {"extendedResourceClaimStatus": msgspec.to_builtins(self._status)}}
+
+    def is_done(self, pod: Pod) -> bool:
+        return pod.status.extended_resource_claim_status == self._status
+
+    @property
+    def _status(self) -> PodExtendedResourceClaimStatus:
+        return PodExtendedResourceClaimStatus(resource_claim_name=self.claim_name, request_mappings=self.mappings)
 
     def describe(self) -> str:
         return f"update pod {self.pod.namespace}/{self.pod.name} ExtendedResourceClaimStatus"
@@ -114,15 +147,19 @@ class RecordSpecialClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnreserveClaim:
-    """Take a pod off the list of those that may use a claim. Performing it: PATCH the status with `patch`, which is a
-    strategic merge patch, so that it does not matter who else is on the list. Nobody waits for it."""
+    """Remove a pod from the claim's `reservedFor`. Performing it: PATCH the status with `patch`, a strategic merge
+    patch; after a conflict GET the claim and begin again. The resourceVersion is a precondition: a patch that the API
+    server applies late must not remove a reservation that a later attempt has written."""
 
     claim: ResourceClaim
     pod: Pod
 
-    def patch(self) -> dict[str, Any]:
-        entry = {"$patch": "delete", "uid": self.pod.uid}
-        return {"metadata": {"uid": self.claim.metadata.uid}, "status": {"reservedFor": [entry]}}
+    def patch(self, claim: ResourceClaim) -> dict[str, Any]:
+        meta = {"uid": self.claim.metadata.uid, "resourceVersion": claim.metadata.resource_version}
+        return {"metadata": meta, "status": {"reservedFor": [{"$patch": "delete", "uid": self.pod.uid}]}}
+
+    def is_done(self, claim: ResourceClaim) -> bool:
+        return not is_reserved_for(claim, self.pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +170,9 @@ class DeallocateClaim:
 
     def patch(self) -> dict[str, Any]:
         return {**_guarded(self.claim), "status": {"allocation": None, "reservedFor": None, "devices": None}}
+
+    def is_done(self, claim: ResourceClaim) -> bool:
+        return claim.status.allocation is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ nobody watches: it compares all claims after a change.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -20,7 +21,12 @@ from bayplan.devices.capacity import Amounts
 from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.devices.lookup import DeviceLookup
 from bayplan.objects.quantity import Quantity, parse_quantity
-from bayplan.objects.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from bayplan.objects.resource import (
+    AllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    ResourceClaimStatus,
+)
 
 _NOTHING: Mapping[str, Quantity] = {}
 
@@ -110,6 +116,10 @@ def _holding(allocation: AllocationResult) -> Iterator[tuple[DeviceId, DeviceReq
             yield DeviceId(result.driver, result.pool, result.device), result
 
 
+def _held(allocation: AllocationResult) -> set[tuple[DeviceId, str | None]]:
+    return {(device, result.share_id) for device, result in _holding(allocation)}
+
+
 def _count(counts: dict[DeviceId, int], device: DeviceId, change: int) -> int:
     total = counts.get(device, 0) + change
     if total:
@@ -126,7 +136,8 @@ class DeviceAssumptions:
         self.in_use = InUse()
         self.revision = 0
         self.listener: Callable[[ResourceClaim | None, ResourceClaim | None], None] | None = None
-        """Told of a claim before and after, when we know something of it before the API server shows it."""
+        """Called with a claim before and after, when it changes here and the watch does not show it: it was written by
+        us, or devices that were only held in memory are free. `trial` suspends it."""
         self._known: dict[str, ResourceClaim] = {}  # by key: told by the API server, or written by us since
         self._told: dict[str, ResourceClaim | None] = {}  # by key, where we know better: what the API server told
         self._pending: dict[str, ResourceClaim] = {}  # by uid: allocated by us and not written yet
@@ -229,6 +240,29 @@ class DeviceAssumptions:
         if self.listener is not None and old is not new:
             self.listener(old, new)
 
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is freed in this block was taken in the same attempt, so no waiting pod has seen it taken."""
+        listener, self.listener = self.listener, None
+        try:
+            yield
+        finally:
+            self.listener = listener
+
+    @contextmanager
+    def _reporting_freed(self, claim: ResourceClaim) -> Iterator[None]:
+        """Report devices that the claim holds in memory before this block, and not after it: as a deallocation.
+
+        The watch reports an allocation that the API server has shown and shows no more."""
+        uid, known = claim.metadata.uid, self._known.get(claim.key)
+        is_shown = known is not None and known.metadata.uid == uid and known.status.allocation is not None
+        before = None if is_shown else self._counted.get(uid)
+        yield
+        after = self._counted.get(uid)
+        if before is None or before is after or (after is not None and _held(before) <= _held(after)):
+            return
+        self._tell(*(msgspec.structs.replace(claim, status=_allocated(claim, each)) for each in (before, None)))
+
     # what is decided and not written
 
     def pending(self, uid: str) -> AllocationResult | None:
@@ -244,9 +278,11 @@ class DeviceAssumptions:
 
     def finish(self, uid: str) -> bool:
         """The allocation is written, or given up. False if there was none in flight."""
-        claim = self._pending.pop(uid, None)
+        claim = self._pending.get(uid)
         if claim is not None:
-            self._settle(uid, claim.key)
+            with self._reporting_freed(claim):
+                del self._pending[uid]
+                self._settle(uid, claim.key)
         return claim is not None
 
     # what others are to write
@@ -257,14 +293,40 @@ class DeviceAssumptions:
         self._kept.discard((key, uid))
         self._settle_known(key)
 
-    def release(self, key: str, uid: str, *, kept: bool = False) -> None:
-        """No longer. `kept`: it was written, and if we were not told yet the devices are held until we are."""
+    def release(self, key: str, uid: str) -> None:
+        """The allocation will not be written for this pod."""
         known = self._known.get(key)
-        if kept and known is not None:
-            self._pending.pop(known.metadata.uid, None)  # who decided it has left the writing to others
-        if kept and uid in self._promised.get(key, ()) and known is not None and known.status.allocation is None:
-            self._kept.add((key, uid))
+        if known is None:
+            self._drop_promise(key, uid)
             return
+        with self._reporting_freed(known):
+            self._drop_promise(key, uid)
+
+    def keep(self, key: str, uid: str, *, written_before: int = 0) -> None:
+        """Another process has written the allocation for this pod. The devices are held until the watch shows it.
+
+        `written_before`: a version by which that was done; 0 if it is not known. A claim of a later version that has no
+        allocation was deallocated since. Versions of pods and claims are comparable: etcd counts them together.
+        """
+        known = self._known.get(key)
+        if known is None:  # the claim was deleted since
+            for claim in [each for each in self._pending.values() if each.key == key]:
+                self.finish(claim.metadata.uid)
+            self._drop_promise(key, uid)
+            return
+        is_shown = known.status.allocation is not None or 0 < written_before < _version(known)
+        with self._reporting_freed(known):
+            decided = self._pending.pop(known.metadata.uid, None)
+            if is_shown:
+                self._drop_promise(key, uid)
+                return
+            if decided is not None and decided.status.allocation is not None:
+                self._promised.setdefault(key, {}).setdefault(uid, decided.status.allocation)
+            if uid in self._promised.get(key, ()):
+                self._kept.add((key, uid))
+            self._settle_known(key)
+
+    def _drop_promise(self, key: str, uid: str) -> None:
         self._kept.discard((key, uid))
         promised = self._promised.get(key, {})
         promised.pop(uid, None)
@@ -279,8 +341,16 @@ class DeviceAssumptions:
     # the ledger
 
     def _set(self, key: str, claim: ResourceClaim | None) -> None:
+        old = self._known.get(key)
+        if old is None:
+            self._replace(key, claim)
+            return
+        with self._reporting_freed(old):
+            self._replace(key, claim)
+
+    def _replace(self, key: str, claim: ResourceClaim | None) -> None:
         for _, uid in [each for each in self._kept if each[0] == key]:
-            self.release(key, uid)
+            self._drop_promise(key, uid)
         old = self._known.pop(key, None) if claim is None else self._known.get(key)
         if claim is not None:
             self._known[key] = claim
@@ -304,6 +374,10 @@ class DeviceAssumptions:
         if allocation is not None:
             self._counted[uid] = allocation
             self.in_use.add(allocation)
+
+
+def _allocated(claim: ResourceClaim, allocation: AllocationResult | None) -> ResourceClaimStatus:
+    return msgspec.structs.replace(claim.status, allocation=allocation)
 
 
 def _replaces(claim: ResourceClaim, known: ResourceClaim) -> bool:

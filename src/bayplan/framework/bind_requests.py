@@ -206,6 +206,8 @@ class _Record:
     nodes: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # how often, excluded until, and why
     blocked_until_s: float = 0.0
     last: str = ""
+    held_until_s: float = 0.0
+    held_why: str = ""
 
 
 class BindFailures:
@@ -228,6 +230,11 @@ class BindFailures:
             blocked_s = min(FIRST_EXCLUSION_S * 2.0 ** min(record.total - PATIENCE, 16), LAST_EXCLUSION_S)
             record.blocked_until_s = now_s + blocked_s
         return pause_s
+
+    def hold(self, uid: str, until_s: float, why: str) -> None:
+        """A pod must not be tried on any node until then, on the monotonic clock."""
+        record = self.records.setdefault(uid, _Record())
+        record.held_until_s, record.held_why = until_s, why
 
     def forget(self, uid: str) -> None:
         """The pod is bound, or gone."""
@@ -254,7 +261,9 @@ class BindFailures:
     def blocked_s(self, uid: str) -> float:
         """For how long a pod is not to be tried at all."""
         record = self.records.get(uid)
-        return 0.0 if record is None else max(record.blocked_until_s - self._clock.monotonic_s(), 0.0)
+        if record is None:
+            return 0.0
+        return max(max(record.blocked_until_s, record.held_until_s) - self._clock.monotonic_s(), 0.0)
 
     def opens_in_s(self, uid: str) -> float | None:
         """In how long a pod may be tried where it may not be now; None: nothing is kept from it. One that is not tried
@@ -267,6 +276,8 @@ class BindFailures:
         record, left_s = self.records.get(uid), self.blocked_s(uid)
         if record is None or not left_s:
             return ""
+        if record.held_until_s > record.blocked_until_s:
+            return f"BindFailed: {record.held_why}; it is tried again in {left_s:.0f} s"
         return (
             f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
             f"it is tried again in {left_s:.0f} s"

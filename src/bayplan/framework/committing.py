@@ -7,7 +7,7 @@ this room starts nothing by itself.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,8 @@ from bayplan.framework.status import SUCCESS, Code, Status, error
 
 LONGEST_WAIT_S = 15 * 60.0
 
-Together = Callable[[Sequence[Awaitable[Status]]], Awaitable[Sequence[Status]]]
-"""Runs awaitables side by side and returns their results in order; or, once one has failed, that one alone."""
+Together = Callable[[Sequence[Coroutine[Any, Any, Status]]], Awaitable[Sequence[Status]]]
+"""Runs coroutines side by side and returns their results in order; or, once one has failed, that one alone."""
 
 
 @dataclass(slots=True)

@@ -26,8 +26,16 @@ class Nominations(Protocol):
 
     def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
     def nodes(self) -> Collection[str]: ...
+    def node_of(self, uid: str) -> str | None:
+        """The node that a pod is nominated to."""
+        ...
+
     def leaving_from(self, node_name: str) -> Mapping[str, object]:
         """By uid: who was told to leave a node for somebody's sake, whatever the API server shows of it yet."""
+        ...
+
+    def refused_on(self, node_name: str) -> Collection[str]:
+        """The uids of pods that are no victims now: the API server refused to delete them a short time ago."""
         ...
 
 

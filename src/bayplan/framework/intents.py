@@ -42,16 +42,29 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Write annotations of a pod. Performing it: merge `patch` into the pod.
+    """Write annotations of a pod. Performing it: merge `patch` into the pod, and again after a conflict.
 
-    The uid is a precondition: a namesake that was created meanwhile is left alone.
+    The uid is a precondition: another pod of the same name is left alone. So is the resourceVersion: a patch that the
+    API server applies late must not replace what a later attempt has written.
     """
 
     pod: Pod
     annotations: Mapping[str, str]
 
-    def patch(self) -> dict[str, Any]:
-        return {"metadata": {"uid": self.pod.metadata.uid, "annotations": dict(self.annotations)}}
+    def patch(self, pod: Pod) -> dict[str, Any]:
+        """The patch of this version of the pod."""
+        meta = {"uid": self.pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+        return {"metadata": {**meta, "annotations": dict(self.annotations)}}
+
+    def is_done(self, pod: Pod) -> bool:
+        return self.annotations.items() <= pod.metadata.annotations.items()
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete this very pod. Performing it: DELETE with its uid; returns whether the pod was still there."""
+
+    pod: Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,12 @@ class CreateBindRequest:
 class DeleteBindRequest:
     """Delete this very request. Performing it: DELETE with its uid, and with its version where `unchanged`, so that
     one that the binder has touched meanwhile stays. `then` is told what is there afterwards: nothing, or what stayed. A
-    watch that selects may never tell of either, and whoever decided has to go on, or to decide anew."""
+    watch that selects may never tell of either, and whoever decided has to go on, or to decide anew.
+
+    The request is not deleted while an earlier create of it may still take effect, because that create would bring it
+    back. `postponed` then gets the end of that time, on the monotonic clock; `then` is not called."""
 
     request: BindRequest
     unchanged: bool = False
     then: Callable[[BindRequest | None], None] | None = None
+    postponed: Callable[[float], None] | None = None

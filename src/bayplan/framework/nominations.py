@@ -32,6 +32,8 @@ class NominationLedger:
     def __init__(self) -> None:
         self._leaving: dict[str, Leaving] = {}
         self._leaving_from: dict[str, dict[str, Leaving]] = {}
+        self._refused: dict[str, str] = {}
+        self._refused_on: dict[str, set[str]] = {}
         self._by_node: dict[str, list[PodInfo]] = {}
         self._node_of: dict[str, str] = {}
 
@@ -90,3 +92,30 @@ class NominationLedger:
     def leaving_from(self, node_name: str) -> Mapping[str, Leaving]:
         """By uid: who leaves one node."""
         return self._leaving_from.get(node_name, _NOBODY)
+
+    # victims that cannot be deleted now -------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Nodes by uid: pods that are no victims now, since the API server refused to delete them a short time ago."""
+        return MappingProxyType(self._refused)
+
+    def refused_on(self, node_name: str) -> Collection[str]:
+        """The uids of such pods on one node."""
+        return self._refused_on.get(node_name, ())
+
+    def refuse(self, uid: str, node_name: str) -> None:
+        """The API server refused to delete a pod."""
+        if uid not in self._refused:
+            self._refused[uid] = node_name
+            self._refused_on.setdefault(node_name, set()).add(uid)
+
+    def accept(self, uid: str) -> None:
+        """The pod may be a victim again."""
+        node_name = self._refused.pop(uid, None)
+        if node_name is None:
+            return
+        others = self._refused_on[node_name]
+        others.discard(uid)
+        if not others:
+            del self._refused_on[node_name]

@@ -10,7 +10,7 @@ runs for each node looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -186,9 +186,11 @@ class DryRun:
         now: datetime,
         weights: PodWeights | None = None,
         leaving_from: Callable[[str], Container[str]] = lambda _: (),
+        refused_on: Callable[[str], Collection[str]] = lambda _: (),
     ) -> None:
         """`weights`: columns that followed the same snapshot before, which saves reading pods again. `leaving_from`:
-        by node the uids of pods that were told to go for somebody else's sake: they are victims already."""
+        by node the uids of pods that were told to go for somebody else's sake: they are victims already. `refused_on`:
+        by node the uids of pods that cannot be deleted now."""
         self._cycle = cycle
         self._filters = filters
         self._budgets = budgets
@@ -196,6 +198,7 @@ class DryRun:
         self._less = more_important(now)
         self._weights = weights or PodWeights()
         self._leaving_from = leaving_from
+        self._refused_on = refused_on
 
     def search(self, rows: Sequence[int], *, wanted: int, offset: int) -> Findings:
         """Look at rows from `offset` on, round the end, until there are enough candidates.
@@ -230,7 +233,8 @@ class DryRun:
             missing = max(wanted - found, _FEWEST_ROWS)
             tried = batch.outcomes(rows[done : done + min(max(likely, _FEWEST_ROWS), MOST_ROWS)], missing)
             for row, outcome in tried:
-                if outcome is None or self._leaving_from(self._cycle.snapshot.nodes.names[row]):
+                name = self._cycle.snapshot.nodes.names[row]
+                if outcome is None or self._leaving_from(name) or self._refused_on(name):
                     outcome = self.victims_on(row)
                 found += isinstance(outcome, Victims)
                 yield row, outcome
@@ -241,6 +245,8 @@ class DryRun:
         """Who has to go from one node, or why nobody's going helps."""
         nodes = self._cycle.snapshot.nodes
         weaker = [info for info in nodes.pods[row] if info.priority < self._cycle.info.priority]
+        if refused := self._refused_on(nodes.names[row]):
+            weaker = [info for info in weaker if info.uid not in refused]
         if not weaker:
             return unresolvable(NO_VICTIMS)
         trial, fork = self._cycle.clone(), nodes.fork([row])

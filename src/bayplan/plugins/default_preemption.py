@@ -16,7 +16,7 @@ from bayplan.errors import ConfigError
 from bayplan.framework.cycle import Cycle
 from bayplan.framework.diagnosis import Diagnosis
 from bayplan.framework.events import Action, Cure, Hint, Resource, nothing
-from bayplan.framework.handle import Handle
+from bayplan.framework.handle import Handle, Nominations
 from bayplan.framework.plugin import PostFilterAnswer
 from bayplan.framework.preemption import (
     DryRun,
@@ -129,7 +129,7 @@ class DefaultPreemption:
 
     def candidates(self, cycle: Cycle, diagnosis: Diagnosis) -> Mapping[str, Victims] | PostFilterAnswer:
         """Victims by node; or the answer, where there is nothing left to choose from."""
-        refusal = self._refused_to_member(cycle.pod) or _not_eligible(cycle, diagnosis)
+        refusal = self._refused_to_member(cycle.pod) or _not_eligible(cycle, diagnosis, self._handle.nominations)
         if refusal:
             return _told(unschedulable(refusal))
         found = self._search(cycle, diagnosis)
@@ -176,24 +176,31 @@ class DefaultPreemption:
             len(rows), percentage=args.min_candidate_nodes_percentage, absolute=args.min_candidate_nodes_absolute
         )
         budgets = budgets_of(handle.catalog.table(PodDisruptionBudget).values())
-        leaving_from = handle.nominations.leaving_from
-        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights, leaving_from)
+        leaving_from, refused_on = handle.nominations.leaving_from, handle.nominations.refused_on
+        dry_run = DryRun(cycle, handle.filters, budgets, handle.clock.now(), self._weights, leaving_from, refused_on)
         return dry_run.search(rows, wanted=wanted, offset=handle.chance.randrange(len(rows)))
 
 
-def _not_eligible(cycle: Cycle, diagnosis: Diagnosis) -> str:
-    """Why the pod may not preempt; empty where it may."""
+def _not_eligible(cycle: Cycle, diagnosis: Diagnosis, nominations: Nominations) -> str:
+    """Why the pod may not preempt; empty where it may.
+
+    A victim counts as leaving from the moment at which its deletion is sent: the watch may show it, and the nomination
+    of the preemptor, only later.
+    """
     pod, nodes = cycle.pod, cycle.snapshot.nodes
     if pod.spec.preemption_policy == "Never":
         return NEVER
-    if not pod.status.nominated_node_name:
+    nominated = pod.status.nominated_node_name or nominations.node_of(pod.uid)
+    if not nominated:
         return ""
-    row = nodes.index.get(pod.status.nominated_node_name)
+    row = nodes.index.get(nominated)
     status = diagnosis.absent if row is None else diagnosis.status(row)
     if row is None or status.code is Code.UNRESOLVABLE:  # its nomination came to nothing: it may try elsewhere
         return ""
-    weaker = (info.pod for info in nodes.pods[row] if info.priority < cycle.info.priority)
-    return VICTIM_STILL_LEAVING if any(map(leaves_by_preemption, weaker)) else ""
+    leaving = nominations.leaving_from(nominated)
+    weaker = (info for info in nodes.pods[row] if info.priority < cycle.info.priority)
+    still_there = any(info.uid in leaving or leaves_by_preemption(info.pod) for info in weaker)
+    return VICTIM_STILL_LEAVING if still_there else ""
 
 
 def _told(status: Status, *, nominate: str | None = None) -> PostFilterAnswer:

@@ -55,6 +55,7 @@ NOTHING_TO_DEALLOCATE = "no new claims to deallocate"
 DEALLOCATED = "deallocation of ResourceClaim completed"
 DELETED = "deletion of ResourceClaim completed"
 NO_CURE = "still not schedulable"
+_WORTH_SWEEPING = 1024
 NO_STATE = "not found"
 
 
@@ -83,6 +84,7 @@ class DynamicResources:
         self._selectors = DeviceSelectors()
         self._classes = ResourceClasses(handle.catalog)
         self._memo = AllocationMemo()
+        self._withdrawn: set[str] = set()  # uids of claims whose reservation was taken back and not written again
         self._index = PoolIndex(())
         self._index_revision = -1
         self.cured_by = (
@@ -302,9 +304,16 @@ class DynamicResources:
             if state.is_special(number):
                 if not extended.is_in_memory(claim):
                     devices.restore(claim.key)
-                    self._handle.writes.submit(intents.DeleteClaim(claim))
+                    self._withdraw(intents.DeleteClaim(claim))
             elif claim.status.allocation is not None and is_reserved_for(claim, pod):
-                self._handle.writes.submit(intents.UnreserveClaim(claim, pod))
+                self._withdraw(intents.UnreserveClaim(claim, pod))
+
+    def _withdraw(self, intent: intents.UnreserveClaim | intents.DeleteClaim) -> None:
+        """Take a reservation back. The next attempt writes it again, although the claim may still show it then."""
+        if len(self._withdrawn) > _WORTH_SWEEPING:
+            self._withdrawn &= {claim.metadata.uid for claim in self._devices.claims.values()}
+        self._withdrawn.add(intent.claim.metadata.uid)
+        self._handle.writes.submit(intent)
 
     # PreBind
 
@@ -320,7 +329,7 @@ class DynamicResources:
             return error(NO_STATE)
         try:
             for number, claim in enumerate(state.claims):
-                if not is_reserved_for(claim, cycle.pod):
+                if not is_reserved_for(claim, cycle.pod) or claim.metadata.uid in self._withdrawn:
                     await self._bind(state, number, cycle.pod, node_name)
             await self._until_ready(state, cycle.pod, node_name)
         except BayplanError as fault:
@@ -341,6 +350,7 @@ class DynamicResources:
             now = self._handle.clock.now()
             claim = await perform(intents.ReserveClaim(claim, pod, now, allocation))
             state.claims[number] = claim
+            self._withdrawn.discard(claim.metadata.uid)
             self._handle.devices.assume(claim)
         finally:
             if held is not None:

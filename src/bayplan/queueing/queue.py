@@ -317,6 +317,21 @@ class SchedulingQueue:
             self._pools.take_out(queued)
         return self._to_active(queued, FORCE_ACTIVATE.name, from_backoff=backing_off)
 
+    def retry(self, pods: Iterable[Pod]) -> None:
+        """A write for these parked pods failed: have them tried again after their backoff, and not before, even where
+        nothing else is to do. One in flight is tried again if it fails."""
+        for pod in pods:
+            queued = self._pools.get(pod.key)
+            if queued is None:
+                if pod.uid in self._in_flight:
+                    self._in_flight.note(FORCE_ACTIVATE, None, pod)
+            elif queued.pool is Pool.PARKED:
+                self._pools.take_out(queued)
+                if not self._rule.holds(queued, self._now()):
+                    self._to_active(queued, SCHEDULE_ATTEMPT_FAILURE)
+                elif not self._settings.pop_from_backoff or self._passes_gates(queued, SCHEDULE_ATTEMPT_FAILURE):
+                    self._pools.enter(queued, Pool.ERROR_BACKOFF, SCHEDULE_ATTEMPT_FAILURE)
+
     # time -------------------------------------------------------------------------------------------------------
 
     def next_wakeup_s(self) -> float | None:

@@ -7,7 +7,7 @@ once, and once more when it answers again; what that means for a pod is said by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from bayplan.client import NotPosted, Secret, Service, Target
@@ -15,12 +15,25 @@ from bayplan.clock import LoopClock
 from bayplan.config.extenders import BUILDING, in_order
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.config.model import ExtenderTLSConfig
-from bayplan.errors import ConfigError, KubeconfigError, LeaseLost
+from bayplan.errors import ApiError, ConfigError, KubeconfigError, LeaseLost
+from bayplan.framework.intents import BindPod
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.scheduler.extenders import Extender, ExtenderCall, ExtenderFault, ExtenderReply
 
 log = logging.getLogger(__name__)
+
+
+AwaitBinding = Callable[[BindPod, ApiError], Awaitable[bool]]
+
+
+async def _trust_extender(_: BindPod, __: ApiError) -> bool:
+    """For callers that cannot read pods: what the extender says is taken as it is."""
+    return False
+
+
+async def _always() -> None:
+    """For processes without a lease."""
 
 
 class Posted(Protocol):
@@ -42,7 +55,7 @@ class Extenders:
     """Every configured extender, reachable. `may_write` raises `LeaseLost` when this process must not bind."""
 
     def __init__(
-        self, services: Mapping[ExtenderConfig, Posting], *, may_write: Callable[[], None] = lambda: None
+        self, services: Mapping[ExtenderConfig, Posting], *, may_write: Callable[[], Awaitable[None]] = _always
     ) -> None:
         self._services = services
         self._binding = [Extender(each) for each in in_order(tuple(services)) if each.bind_verb]
@@ -56,21 +69,31 @@ class Extenders:
             answer = await self._services[config].post(call.url, call.body, config.timeout.seconds)
         except NotPosted as fault:
             self._note(call.extender, str(fault))
-            return ExtenderReply(failure=str(fault))
+            return ExtenderReply(failure=str(fault), may_have_acted=fault.sent)
         self._note(call.extender, "")
-        return ExtenderReply(answer.status, answer.body)
+        return ExtenderReply(answer.status, answer.body, may_have_acted=answer.status >= 500)
 
-    async def bind(self, pod: Pod, node_name: str) -> Status | None:
-        """Have the first extender bind that is interested; None where the plugins have to."""
+    async def bind(self, pod: Pod, node_name: str, *, await_binding: AwaitBinding = _trust_extender) -> Status | None:
+        """Have the first extender bind that is interested; None where the plugins have to.
+
+        `await_binding`: whether a pod is on its node although the extender says otherwise, or nothing.
+        """
         for extender in self._binding:
             if not extender.binds(pod):
                 continue
             try:
-                self._may_write()
-                extender.read_bind(await self.ask(extender.bind_call(pod, node_name)))
+                await self._may_write()
+                reply = await self.ask(extender.bind_call(pod, node_name))
+                extender.read_bind(reply)
             except LeaseLost as fault:
                 return error(str(fault))
             except ExtenderFault as fault:
+                refusal = ApiError(str(fault))
+                # An extender that answers with an error may have sent the binding before that. The binder that follows
+                # an ignorable extender binds the pod to the same node, so there is nothing to wait for.
+                refusal.outcome_unknown = reply.may_have_acted or not (reply.failure or extender.ignorable)
+                if await await_binding(BindPod(pod, node_name), refusal):
+                    return SUCCESS
                 if extender.ignorable:
                     log.debug("extender %s does not bind pod %s, and need not: %s", extender.name, pod.key, fault)
                     continue

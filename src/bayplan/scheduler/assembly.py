@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import Any
 
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource
@@ -63,7 +64,8 @@ def live_scheduler(
     def exists(pod: Pod) -> bool:
         return pod.uid in engine.pending or cache.pod(pod.uid) is not None
 
-    writes = ApiWrites(client, events, clock=clock, claims=claims, exists=exists, observer=observer)
+    how: dict[str, Any] = {"clock": clock, "claims": claims, "exists": exists, "observer": observer}
+    writes = ApiWrites(client, events, **how, request_timeout_s=settings.request_timeout_seconds)
     made = partial(PodEngine, configuration, registry, cache, clock=clock, chance=chance, post=post, timings=timings)
     engine = made(
         writes=writes,
@@ -82,18 +84,18 @@ def live_scheduler(
         failed=lambda queued, status, rejectors: live.binding_failed(queued, status, rejectors),
         statuses=statuses,
         at_once=settings.writes_at_once,
-        extender_bind=extenders.bind if extenders is not None else None,
+        extender_bind=partial(extenders.bind, await_binding=writes.await_binding) if extenders is not None else None,
         observer=observer,
     )
     evictions = Evictions(
         engine,
-        client,
         writes,
         statuses,
         events,
         clock,
         bindings.pre_binds,
         activate=lambda pod: live.activate(pod),
+        retry=lambda pod: live.retry(pod),
         observer=observer,
     )
     routing = Routing(engine, queue, gangs=features.enabled(GANGS))
@@ -113,9 +115,14 @@ def live_scheduler(
     )
     if features.enabled(GROUPS):
         live.groups = _group_cycle(live, _groups(live, chance, ask, options), client, pod_groups, observer, features)
-    cache.devices.listener = live.assumed
-    cache.volumes.on_failure = observer.volumes_failed
+    _listen(cache, live, observer)
     return live
+
+
+def _listen(cache: Cache, live: LiveScheduler, observer: Observer) -> None:
+    cache.devices.listener = live.assumed
+    cache.volumes.listen(live.assumed)
+    cache.volumes.on_failure = observer.volumes_failed
 
 
 def _queue(

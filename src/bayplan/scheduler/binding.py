@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from bayplan.cache.bind_requests import BindRequests
+from bayplan.client import worker_slot
+from bayplan.client.cancellation import Cancellation, start_cancellable
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
@@ -36,22 +39,26 @@ NOBODY: frozenset[str] = frozenset()
 
 @dataclass(slots=True)
 class PreBinds:
-    """Pods in PreBind, which preemption may still cancel."""
+    """Pods in PreBind, which preemption may still cancel. A write that is under way is finished before: the pod keeps
+    its node and its devices until the outcome is known."""
 
-    _tasks: dict[str, asyncio.Task[Status]] = field(default_factory=dict)
+    _cancellations: dict[str, Cancellation] = field(default_factory=dict)
     _causes: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._cancellations
 
     def cancel(self, uid: str, cause: str) -> bool:
         """Whether there was something to cancel: then the pod is not bound, even if PreBind has just ended."""
-        task = self._tasks.get(uid)
-        if task is None:
+        cancellation = self._cancellations.get(uid)
+        if cancellation is None:
             return False
         self._causes.setdefault(uid, cause)
-        task.cancel()
+        cancellation.cancel()
         return True
 
-    async def run(self, uid: str, work: Awaitable[Status]) -> Status:
-        task = self._tasks[uid] = asyncio.ensure_future(work)
+    async def run(self, uid: str, work: Coroutine[Any, Any, Status]) -> Status:
+        task, self._cancellations[uid] = start_cancellable(work)
         try:
             status = await task
         except asyncio.CancelledError:
@@ -61,7 +68,7 @@ class PreBinds:
                 raise
             status = SUCCESS
         finally:
-            self._tasks.pop(uid, None)
+            self._cancellations.pop(uid, None)
             cause = self._causes.pop(uid, None)
         return status if cause is None else error(cause)
 
@@ -220,6 +227,7 @@ class Bindings:
             if (saying := self.statuses.being_written(queued.uid)) is not None:
                 await asyncio.wait([saying])  # else the reason of an earlier attempt could be written to a bound pod
             await self._room.take()
+            worker_slot.set(self._without_slot)
             try:
                 status = await self._written(held)
             finally:
@@ -228,6 +236,18 @@ class Bindings:
             self.on_the_wire -= 1
             self.left_the_wire()
         return Outcome(status)
+
+    @asynccontextmanager
+    async def _without_slot(self) -> AsyncIterator[None]:
+        """Leave the slot to other bindings while this one only waits to learn its outcome."""
+        self._room.give()
+        self.on_the_wire -= 1
+        self.left_the_wire()
+        try:
+            yield
+        finally:
+            self.on_the_wire += 1
+            await self._room.take()
 
     async def _written(self, held: Held) -> Status:
         cycle, node_name = held.cycle, held.pod.spec.node_name
@@ -278,17 +298,22 @@ class Bindings:
             pods.clear()
 
 
-async def _together(work: Sequence[Awaitable[Status]]) -> Sequence[Status]:
+async def _together(work: Sequence[Coroutine[Any, Any, Status]]) -> Sequence[Status]:
+    """The first failure ends the waits of the others. It is returned when their writes are finished."""
     if len(work) == 1:
         return [await work[0]]
-    tasks = [asyncio.ensure_future(each) for each in work]
+    tasks, cancellations = zip(*map(start_cancellable, work), strict=True)
     try:
         for ended in asyncio.as_completed(tasks):
             status = await ended
             if not status.ok:
                 return [status]
         return [task.result() for task in tasks]
-    finally:
+    except asyncio.CancelledError:
         for task in tasks:
-            task.cancel()
+            task.cancel()  # no write is under way, or the process ends
+        raise
+    finally:
+        for cancellation in cancellations:
+            cancellation.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

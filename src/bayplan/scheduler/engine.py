@@ -317,14 +317,15 @@ class PodEngine:
         """Assume, reserve and ask for permission, in trial: who is held is to be taken back, and waits nowhere."""
         info = cycle.info.bound_to(node_name)
         self.cache.assume(info)
-        status = framework.committing.reserve(cycle, node_name)
+        with self.cache.devices.trial(), self.cache.volumes.trial():
+            status = framework.committing.reserve(cycle, node_name)
         if not status.ok:
             self.cache.forget(info.pod)
             return refusal(status), None, PermitOutcome()
         held = Held(framework, cycle, info.pod)
         permit = framework.committing.permit(cycle, node_name)
         if not permit.status.ok:
-            self.take_back(held)
+            self.end_trial(held)
             return refusal(permit.status), None, permit
         return status, held, permit
 
@@ -372,7 +373,7 @@ class PodEngine:
             return Placed(decision, refusal(status))
         permit = framework.committing.permit(cycle, decision.node)
         if not permit.status.ok:
-            self.take_back(Held(framework, cycle, bound))
+            self.end_trial(Held(framework, cycle, bound))
             return Placed(decision, refusal(permit.status))
         held = Held(framework, cycle, bound)
         if permit.waits:
@@ -407,6 +408,11 @@ class PodEngine:
             return False
         self.cache.forget(held.pod)
         return True
+
+    def end_trial(self, held: Held) -> None:
+        """Take back what was held in this attempt alone: no other pod can wait for it, so none is woken."""
+        with self.cache.devices.trial(), self.cache.volumes.trial():
+            self.take_back(held)
 
     # profiles ---------------------------------------------------------------------------------------------------
 

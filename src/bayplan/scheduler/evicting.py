@@ -1,8 +1,9 @@
 """Makes room that preemption has found: victims are told and deleted, weaker nominations cleared.
 
 Started after an attempt that found victims, and done meanwhile. The preemptor is held back until all victims but the
-last were told to go, and the last is known to go: its own going is the event that wakes the preemptor. If something
-fails the preemptor is tried again at once, and the last victim is left alone.
+last were told to go, and the last is known to go: its own going is the event that wakes the preemptor. If a write
+fails, victims whose deletion was accepted go on leaving, the others stay, and the preemptor is tried again after its
+backoff. A victim whose deletion was refused is no victim during a pause that grows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from bayplan.client import PODS, Client
 from bayplan.clock import Clock
-from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
+from bayplan.errors import ApiError, BayplanError, LeaseLost, Unreachable
+from bayplan.framework.intents import DeletePod
 from bayplan.framework.points import POST_FILTER
 from bayplan.framework.preemption import ClearNomination, EvictVictim
+from bayplan.framework.refused_evictions import RefusedEvictions
 from bayplan.framework.steps import EVICTED
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
@@ -52,21 +54,29 @@ class Room:
     victims: list[EvictVictim]
     plugin: Preempting | None
     waiting: Sequence[Pod]
+    staying: list[EvictVictim] = field(default_factory=list)
+    """Victims whose deletion was not sent so far, or was refused."""
 
 
 @dataclass(slots=True)
 class Evictions:
-    """Carries out the writes of a PostFilter answer. `activate` has a pod tried again at once."""
+    """Carries out the writes of a PostFilter answer. `activate` has a pod tried at once, `retry` after its backoff."""
 
     engine: PodEngine
-    client: Client
     writes: ApiWrites
     statuses: PodStatuses
     events: Events
     clock: Clock
     pre_binds: PreBinds
     activate: Callable[[Pod], None]
+    retry: Callable[[Pod], None]
     observer: Observer = field(default_factory=NoObserver)
+    _refused: RefusedEvictions = field(init=False)
+    _held_up: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    """Preemptors by their uid, by the uid of the victim whose deletion was refused."""
+
+    def __post_init__(self) -> None:
+        self._refused = RefusedEvictions(self.engine.nominations, self.clock)
 
     def prepare(self, preemptor: Pod, writes: Sequence[object]) -> Room | None:
         """Hold the preemptor back, if there is somebody to be evicted. What else was decided is written at once."""
@@ -95,34 +105,46 @@ class Evictions:
         plugin = self._plugin(one, victims[0].plugin)
         if plugin is not None:
             plugin.begins(whom)
-        return Room(whom, cleared, victims, plugin, waiting)
+        return Room(whom, cleared, victims, plugin, waiting, list(victims))
 
     def start(self, room: Room, *told: asyncio.Task[None] | None) -> None:
         """Begin. `told`: what is being written into the status of those who wait, their nominations among it."""
         being_told = [each for each in told if each is not None]
         self.writes.start(self._make(room, being_told), f"making room for {room.preemptor.key}")
 
+    def next_pause_end_s(self) -> float | None:
+        """When a pod becomes a victim again whose deletion was refused, on the monotonic clock."""
+        return self._refused.next_end_s() if self._held_up else None
+
+    def end_pauses(self) -> None:
+        """Try the preemptors again whose victims were refused and may be victims again."""
+        if not self._held_up:
+            return
+        for uid in self._refused.end_pauses():
+            for pod in self._held_up.pop(uid, {}).values():
+                self.activate(pod)
+
     async def _make(self, room: Room, told: Sequence[asyncio.Task[None]]) -> None:
-        done, start_s = False, self.clock.monotonic_s()
+        failed, waits, start_s = True, True, self.clock.monotonic_s()
         try:
-            done = await self._cleared(room.cleared)
-            done = await self._evicted(room, told) and done
+            failed = not await self._cleared(room.cleared)
+            waits = await self._evicted(room, told)
             if room.victims:
                 self.writes.reached(EVICTED)
         except BayplanError as fault:
-            done = False
+            failed = True
             kind = "pod" if isinstance(room.preemptor, Pod) else "pod group"
             log.warning("cannot make room for %s %s: %s", kind, room.preemptor.key, fault)
         finally:
             if room.plugin is not None:
                 room.plugin.finished(room.preemptor)
+            done = waits and not failed
             self.observer.preemption_ran("success" if done else "error", self.clock.monotonic_s() - start_s)
-            if not done:
-                for each in room.victims:
-                    if not self._leaves(each.victim.uid):
-                        self._spare(each)
-                for pod in room.waiting:
-                    self.activate(pod)
+            for each in room.staying:
+                if not self._leaves(each.victim.uid):
+                    self._spare(each)
+            for pod in () if done else room.waiting:
+                (self.retry if failed else self.activate)(pod)
 
     def _spare(self, intent: EvictVictim) -> None:
         """A victim stays after all: others may have counted on its going."""
@@ -130,7 +152,7 @@ class Evictions:
         nominations.stays(intent.victim.uid)
         for info in list(nominations.on_node(intent.node_name)):
             if info.uid in self.engine.pending:
-                self.activate(info.pod)
+                self.retry(info.pod)
 
     async def _evicted(self, room: Room, told: Sequence[asyncio.Task[None]]) -> bool:
         """Whether something is still to come that wakes the preemptor: the going of the last victim.
@@ -139,7 +161,7 @@ class Evictions:
         whoever hears of its going has heard of the nomination, and the preemptor does not preempt a second time.
         """
         others, last = [each for each in room.victims if not each.last], [each for each in room.victims if each.last]
-        answers = await asyncio.gather(*map(self._evict, others), return_exceptions=True)
+        answers = await asyncio.gather(*(self._evict_one(room, each) for each in others), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -149,7 +171,7 @@ class Evictions:
             leaves = partial(self._leaves, victim.victim.uid)
             if room.plugin is not None:
                 room.plugin.waits_for(room.preemptor, leaves)
-            if not await self._evict(victim) and leaves():
+            if not await self._evict_one(room, victim) and leaves():
                 return False  # it went by itself, and maybe while the preemptor was not listening
         return True
 
@@ -163,6 +185,22 @@ class Evictions:
                 done = False
                 log.warning("cannot clear the nomination of pod %s: %s", pod.key, fault)
         return done
+
+    async def _evict_one(self, room: Room, intent: EvictVictim) -> bool:
+        """Whether the victim was still there. A refusal is remembered."""
+        victim = intent.victim
+        try:
+            was_there = await self._evict(intent)
+        except BayplanError as refusal:
+            if not isinstance(refusal, Unreachable | LeaseLost):
+                pause_s = self._refused.note(victim.uid, intent.node_name)
+                self._held_up.setdefault(victim.uid, {}).update({pod.uid: pod for pod in room.waiting})
+                log.warning("pod %s cannot be evicted and is no victim for %.0f s: %s", victim.key, pause_s, refusal)
+            raise
+        room.staying.remove(intent)
+        self._refused.forget(victim.uid)
+        self._held_up.pop(victim.uid, None)
+        return was_there
 
     async def _evict(self, intent: EvictVictim) -> bool:
         """Whether the victim was still there."""
@@ -192,11 +230,8 @@ class Evictions:
             patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
             if not await self.statuses.patch(victim, patch):
                 return False
-        try:
-            await self.client.delete(PODS, name=victim.name, namespace=victim.namespace, uid=victim.uid)
-        except (NotFound, Conflict):
-            return False
-        return True
+        deleted: bool = await self.writes.perform(DeletePod(victim))
+        return deleted
 
     def _leaves(self, uid: str) -> bool:
         """Whether a victim is known to be terminating, or gone."""

@@ -39,6 +39,8 @@ class ExtenderReply:
     code: int = 0
     body: bytes = b""
     failure: str = ""
+    may_have_acted: bool = False
+    """Whether the extender may have done, or may still do, what it was asked for."""
 
 
 class _NodeName(msgspec.Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 Asked after every attempt and every binding that failed, and where a gate breaks before any attempt. In kube-scheduler's
 order: the pod goes back to the queue in its newest version (or nowhere, if it is gone), its nomination is kept or
-dropped, the event is recorded and its status patched.
+dropped, the event is recorded and its status patched. An attempt that fails for the same reason as the one before
+writes nothing.
 """
 
 from __future__ import annotations
@@ -53,19 +54,23 @@ class Failures:
         if not waits and self._has_namesake(pod):
             return None  # it was deleted and made anew: what is said of the old one would be read on the new one
         self.queue.nominate(queued.info, nominate)
-        failed(self.events, pod, status.message)
         if not waits:
+            failed(self.events, pod, status.message)
             return None  # it is gone, or has a node after all
-        reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
-        return self.statuses.say(pod, reason, status.message, nominate)
+        return self._report(pod, status, nominate)
 
     def not_let_in(self, queued: QueuedPod, status: Status) -> None:
         """Say why a pod is not even tried, where a gate broke. It stays where it is, and keeps what is kept for it."""
         if not status.rejected:
             outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=Ref(queued.key))
-        failed(self.events, queued.pod, status.message)
+        self._report(queued.pod, status, None)
+
+    def _report(self, pod: Pod, status: Status, nominate: str | None) -> asyncio.Task[None] | None:
+        """Record an event and patch the pod's status, unless its condition has this reason and message already."""
         reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
-        self.statuses.say(queued.pod, reason, status.message, None)
+        if not self.statuses.says(pod, reason, status.message):
+            failed(self.events, pod, status.message)
+        return self.statuses.say(pod, reason, status.message, nominate)
 
     def _has_namesake(self, pod: Pod) -> bool:
         return any(other.key == pod.key for other in self.engine.pending.values())

@@ -88,7 +88,12 @@ class GroupPreemption:
             return unschedulable(CONSTRAINED), ()
         if any(queued.pod.spec.preemption_policy == "Never" for queued in members):
             return unschedulable(NEVER), ()
-        weaker = [unit for unit in self._units(self.engine.snapshot()) if unit.priority < priority_of(group)]
+        refused = self.engine.nominations.refused
+        weaker = [
+            unit
+            for unit in self._units(self.engine.snapshot())
+            if unit.priority < priority_of(group) and not any(uid in refused for uid in unit.uids)
+        ]
         if not weaker:
             return unresolvable(NO_VICTIMS), ()
         found = await self._needed(members, weaker)

@@ -107,7 +107,7 @@ class Groups:
                     break
         finally:
             for each in reversed(held):
-                self.engine.take_back(each)
+                self.engine.end_trial(each)
             self.activate()
         return outcome
 

@@ -151,7 +151,7 @@ class LiveScheduler:
             await asyncio.sleep(0)
         self.bindings.let_go()
         while self._binding:
-            await asyncio.gather(*self._binding, return_exceptions=True)
+            await asyncio.wait(self._binding)  # it cancels no binding when it is cancelled itself
         await self.writes.drain()
 
     async def abandon(self) -> None:
@@ -160,13 +160,18 @@ class LiveScheduler:
         for task in self._binding:
             task.cancel()
         while self._binding:
-            await asyncio.gather(*self._binding, return_exceptions=True)
+            await asyncio.wait(self._binding)  # it cancels no binding when it is cancelled itself
         await self.writes.abandon()
 
     @property
     def under_way(self) -> int:
         """Pods that are on their way to a node."""
         return len(self._on_their_way)
+
+    @property
+    def has_open_writes(self) -> bool:
+        """Whether a write may still take effect, also of an extender that was asked to bind a pod."""
+        return self.bindings.on_the_wire > 0 or self.writes.has_open_writes
 
     @property
     def is_writing(self) -> bool:
@@ -299,6 +304,7 @@ class LiveScheduler:
         if deadline_s is not None and deadline_s <= now_s:
             for waiting in self.engine.waiting.all():
                 waiting.expire(now_s)
+        self.evictions.end_pauses()
         if self.engine.activated:
             pods = list(self.engine.activated.values())
             self.engine.activated.clear()
@@ -318,7 +324,8 @@ class LiveScheduler:
 
     async def _rest(self) -> None:
         """Until something happens, or is due."""
-        due = [at for at in (self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s()) if at is not None]
+        moments = self.queue.next_wakeup_s(), self.engine.waiting.next_deadline_s(), self.evictions.next_pause_end_s()
+        due = [at for at in moments if at is not None]
         if self.engine.activated or (self._deciding and self.queue.has_untold):
             due.append(self.clock.monotonic_s())
         if not due:
@@ -454,4 +461,9 @@ class LiveScheduler:
     def activate(self, pod: Pod) -> None:
         """Have a pod tried again at once."""
         self.queue.activate([pod])
+        self._woken.set()
+
+    def retry(self, pod: Pod) -> None:
+        """Have a pod tried again after its backoff."""
+        self.queue.retry([pod])
         self._woken.set()

@@ -1,8 +1,9 @@
 """The life of a scheduler process: watch, be elected, decide, and stop in order.
 
 A follower keeps its informers warm and decides nothing. Who leads decides until it is told to stop or loses the lease.
-Told to stop, it begins nothing new, finishes what is under way, and gives the lease up; having lost the lease, it ends
-at once, and the guard of the client lets no write out meanwhile.
+Told to stop, it begins nothing new and finishes what is under way. It gives the lease up if no write is left that may
+still take effect; else the lease expires by itself. Having lost the lease, it ends at once, and the guard of the client
+lets no write out meanwhile.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Deciding(Protocol):
     async def run(self) -> None: ...
     def stop_deciding(self) -> None: ...
     async def drain(self) -> None: ...
+    @property
+    def has_open_writes(self) -> bool: ...
     async def abandon(self) -> None: ...
 
 
@@ -53,8 +56,11 @@ class Leading(Protocol):
     @property
     def leading(self) -> bool: ...
     def overdue_s(self) -> float: ...
+    async def observe(self) -> None: ...
     async def acquire(self) -> None: ...
     async def hold(self) -> None: ...
+    def retain(self) -> None: ...
+    def report_unsent(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -72,6 +78,8 @@ class SchedulerProcess:
     """What is known and who waits, in lines for a log."""
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else runs as long as the process does, and ends it when it breaks."""
+    drain_beside: Sequence[Callable[[], Awaitable[None]]] = ()
+    """Finish what else writes beside the engines, at the same time."""
     page_url: str = ""
     """Where people on this machine can look at it."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -106,6 +114,7 @@ class SchedulerProcess:
         """Returns an exit code."""
         stopping = asyncio.ensure_future(self._stop.wait())
         watching = asyncio.gather(self.informers.run(), *(work() for work in self.beside))
+        observing = None if self.election is None else asyncio.ensure_future(self.election.observe())
         deciding: asyncio.Task[None] | None = None
         holding: asyncio.Future[None] | None = None
         try:
@@ -116,6 +125,7 @@ class SchedulerProcess:
             self.when_synced()
             log.info("caches are synchronised")
             if self.election is not None:
+                await _ended(observing)
                 if not await self._elected(self.election, stopping, watching):
                     return STOPPED
                 holding = asyncio.ensure_future(self.election.hold())
@@ -125,14 +135,17 @@ class SchedulerProcess:
             running = [task for task in (stopping, watching, deciding, holding) if task is not None]
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
-                await self._finish()
-                return STOPPED
+                return await self._finish(holding)
             return _verdict(watching, deciding, holding)
         finally:
             await _ended(deciding)
+            if self.election is not None and self.live.has_open_writes:
+                self.election.retain()
             await self.live.abandon()
-            for task in (watching, stopping, holding):
+            for task in (observing, watching, stopping, holding):
                 await _ended(task)
+            if self.election is not None:
+                self.election.report_unsent()
 
     async def _elected(self, election: Leading, *ends: asyncio.Future[Any]) -> bool:
         """Wait for the lease, and keep the caches true meanwhile."""
@@ -142,12 +155,24 @@ class SchedulerProcess:
         finally:
             await _ended(following)
 
-    async def _finish(self) -> None:
-        """Begin nothing new, and let what is under way come to its end."""
+    async def _finish(self, holding: asyncio.Future[None] | None) -> int:
+        """Begin nothing new, and let what is under way come to its end, unless the lease is lost meanwhile."""
         self.live.stop_deciding()
+        finishing = asyncio.ensure_future(self._drain())
+        try:
+            ends = [task for task in (finishing, holding) if task is not None]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not finishing.done():
+                return _verdict(holding)
+            finishing.result()
+            return STOPPED
+        finally:
+            await _ended(finishing)
+
+    async def _drain(self) -> None:
         try:
             async with asyncio.timeout(self.patience_s):
-                await self.live.drain()
+                await asyncio.gather(self.live.drain(), *(drain() for drain in self.drain_beside))
                 if self.told is not None:
                     await self.told()
         except TimeoutError:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
+from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError
 from bayplan.framework.changes import ASSIGNED_POD_DELETE
@@ -33,6 +34,10 @@ class Asking(Protocol):
 
     async def unread(self) -> Sequence[BindRequest]:
         """Requests that have failed and cannot be read, as far as they can be."""
+        ...
+
+    async def pod(self, request: BindRequest) -> Pod | None:
+        """The pod that a request names; None where there is none."""
         ...
 
     async def pod_uid(self, request: BindRequest) -> str:
@@ -76,11 +81,13 @@ class PodRequests:
             self._live.activate(pod)
 
 
-def follow_requests(live: LiveScheduler, clock: LoopClock, *, stale_s: float) -> BindRequests:
+def follow_requests(
+    live: LiveScheduler, clock: LoopClock, *, stale_s: float, request_timeout_s: float = REQUEST_TIMEOUT_S
+) -> BindRequests:
     """Have a live scheduler count the pods that are on their way by requests."""
     desk = live.engine.desk
     engine, cache = PodRequests(live), live.engine.cache
-    requests = BindRequests(cache, engine, desk.failures, clock, stale_s)
+    requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
     requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed)
     desk.following = live.routing.requests = live.bindings.requests = requests
     return requests
@@ -96,6 +103,7 @@ async def look_after(requests: BindRequests, clock: LoopClock, server: Asking) -
             read_s = clock.monotonic_s()
             await look_for_unread(requests, server)
         await look_for_orphans(requests, server)
+        await read_lost_pods(requests, server)
         if requests.in_doubt:
             known_before = requests.uids
             try:
@@ -120,3 +128,13 @@ async def look_for_orphans(requests: BindRequests, server: Asking) -> None:
         except BayplanError as fault:
             requests.put_off(orphan)
             log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)
+
+
+async def read_lost_pods(requests: BindRequests, server: Asking) -> None:
+    """Free the nodes of pods whose requests were deleted, if the pods are not there. After a failure the pod keeps its
+    node until the next look."""
+    for uid, request in requests.lost():
+        try:
+            requests.read_pod(uid, await server.pod(request))
+        except BayplanError as fault:
+            log.warning("cannot read the pod of deleted bind request %s: %s; trying again", request.key, fault)

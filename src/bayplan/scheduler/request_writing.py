@@ -6,7 +6,9 @@ one more where that cannot be read.
 
 from __future__ import annotations
 
-from bayplan.client import Client, resource_of
+import logging
+
+from bayplan.client import Client, ConfirmedWrites, Found, LateCreates, Missing, Written, resource_of
 from bayplan.errors import AlreadyExists, ApiError, Conflict, NotFound, ObjectError
 from bayplan.framework.intents import CreateBindRequest, DeleteBindRequest
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, as_far_as_readable, manifest_text
@@ -14,26 +16,71 @@ from bayplan.objects.kinds import kind_of
 
 BIND_REQUESTS = resource_of(kind_of(BindRequest))
 
+log = logging.getLogger(__name__)
+
 
 class RequestWrites:
     """Creates and deletes BindRequests."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, confirmed: ConfirmedWrites | None = None) -> None:
         self._client = client
+        self._confirmed = confirmed or ConfirmedWrites(client.clock)
+        self._late_creates = LateCreates(self._confirmed)  # by the uid of the pod
 
     async def create(self, intent: CreateBindRequest) -> BindRequest:
-        body, namespace = manifest_text(intent.request), intent.pod.namespace
+        """Create a request. Raises only when the binder cannot find one: the pod's capacity is free then."""
+
+        async def find() -> Found[BindRequest]:
+            pod = intent.pod
+            try:
+                found = await self._client.get(BindRequest, pod.namespace, pod.name, resource=BIND_REQUESTS)
+            except (NotFound, ObjectError):
+                return Missing.SO_FAR
+            return Written(found) if self._is_wanted(found, intent) else Missing.SO_FAR
+
+        node = intent.request.spec.selected_node
+        what = f"creating the bind request of pod {intent.pod.key} to node {node}"
+        return await self._confirmed.write(lambda: self._create_once(intent), find, what=what)
+
+    @staticmethod
+    def _is_wanted(found: BindRequest, intent: CreateBindRequest) -> bool:
+        is_going = found.metadata.deletion_timestamp is not None
+        is_to_node = found.spec.selected_node == intent.request.spec.selected_node
+        return found.is_for(intent.pod) and is_to_node and not found.is_given_up and not is_going
+
+    async def _create_once(self, intent: CreateBindRequest) -> BindRequest:
+        pod = intent.pod
         try:
-            return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
+            return await self._post(intent)
         except AlreadyExists:
-            there = await self._there(namespace, intent.pod.name, intent.pod.uid)
+            there = await self._there(pod.namespace, pod.name, pod.uid)
         if there is not None:
             if self._is_same(there, intent):
                 return there
-            await self.delete(DeleteBindRequest(there))
-        return await self._client.created(BindRequest, body, namespace=namespace, resource=BIND_REQUESTS)
+            if there.is_for(pod) and self._late_creates.until_s(pod.uid) is not None:
+                raise _in_the_way(f"the bind request {there.key} was given up, and {_MAY_COME_BACK}")
+            await self._delete(DeleteBindRequest(there))
+        return await self._post(intent)
+
+    async def _post(self, intent: CreateBindRequest) -> BindRequest:
+        body, pod = manifest_text(intent.request), intent.pod
+        try:
+            return await self._client.created(BindRequest, body, namespace=pod.namespace, resource=BIND_REQUESTS)
+        except ApiError as refusal:
+            self._late_creates.note(pod.uid, refusal)
+            raise
 
     async def delete(self, intent: DeleteBindRequest) -> None:
+        """Delete a request, unless an earlier create of it may still take effect: then it blocks that create."""
+        until_s = self._late_creates.until_s(intent.request.pod_uid)
+        if until_s is None:
+            await self._delete(intent)
+            return
+        log.info("bind request %s is not deleted yet: %s", intent.request.key, _MAY_COME_BACK)
+        if intent.postponed is not None:
+            intent.postponed(until_s)
+
+    async def _delete(self, intent: DeleteBindRequest) -> None:
         meta, there = intent.request.metadata, None
         try:
             await self._client.delete(
@@ -89,6 +136,9 @@ class RequestWrites:
             f"pod {intent.pod.key} already has a live bind request, to node {there.spec.selected_node}; "
             f"{who} carries that one out, or gives it up, first"
         )
+
+
+_MAY_COME_BACK = "an earlier create of it, whose outcome is unknown, could bring it back"
 
 
 def _in_the_way(text: str) -> ApiError:

@@ -3,12 +3,15 @@
 Used by the failure handler, by bindings that take time, and by evictions. What is said of one pod is written in the
 order in which it was said; what it says already is not written again, and what was just written counts as said though
 the watch has not shown it yet: else a nomination that is over could not be told from one that was never told. Writing
-is tried a few times; the next attempt says it again. Cost: one request, and a pod's status for those that failed.
+is tried a few times; the next attempt says it again. A condition names the version of the pod, so that the API server
+does not apply it to a pod that was bound meanwhile. Cost: one request, and a pod's status for those that failed; after
+a conflict or an unknown outcome one GET.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Mapping
@@ -21,8 +24,8 @@ from bayplan.client import PODS, STRATEGIC_PATCH, Client
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound, ServerError, Unreachable
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import Condition
-from bayplan.scheduler.telling import POD_SCHEDULED, failure_patch, nomination_patch
+from bayplan.objects.meta import Condition, ObjectMeta
+from bayplan.scheduler.telling import POD_SCHEDULED, condition_is, failure_patch, nomination_patch
 from bayplan.scheduler.writing import ApiWrites
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class PodStatuses:
         self._chance = chance
         self._said: dict[str, Pod] = {}  # by uid: the pod as it was when we last spoke, with what we said
         self._latest: dict[str, asyncio.Task[None]] = {}  # by uid: what is still being written
+        self._versions: dict[str, tuple[str, str]] = {}  # by uid: the version that we spoke of, and what we made of it
 
     def say(self, pod: Pod, reason: str, message: str, nominate: str | None) -> asyncio.Task[None] | None:
         """Write why a pod waits, unless its status says so. `nominate`: None keeps its node, "" clears it."""
@@ -62,6 +66,10 @@ class PodStatuses:
             return None
         self._remember(_with_condition(known, reason, message, now), nominate)
         return self._start(pod, patch, f"saying in the status of pod {pod.key} why it waits")
+
+    def says(self, pod: Pod, reason: str, message: str) -> bool:
+        """Whether the pod's condition is this one already, by what was last written or by what the watch shows."""
+        return condition_is(self._as_said(pod), reason, message)
 
     def being_written(self, uid: str) -> asyncio.Task[None] | None:
         """The latest that was said of a pod, as long as it is not written."""
@@ -111,10 +119,50 @@ class PodStatuses:
         if before is not None:
             await asyncio.wait([before])
         try:
-            await self.patch(pod, patch)
+            if "conditions" in patch["status"]:
+                await self._patch_waiting(pod, patch)
+            else:
+                await self.patch(pod, patch)
         except BayplanError as fault:
             self._said.pop(pod.uid, None)  # nobody knows what it says now, so the next time all of it is written
             log.warning("%s failed: %s", what, fault)
+
+    async def _patch_waiting(self, pod: Pod, patch: dict[str, Any]) -> None:
+        """Patch the status of a pod as long as it waits. Of two patches of one version the API server applies one."""
+        seen, pause_s = _version(pod), _FIRST_PAUSE_S
+        before, after = self._versions.get(pod.uid, ("", ""))
+        version = after if seen == before else seen
+        for left in range(_TRIES - 1, -1, -1):
+            meta = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
+            try:
+                answer = await self._client.patch(
+                    PODS,
+                    {**patch, "metadata": meta},
+                    name=pod.name,
+                    namespace=pod.namespace,
+                    subresource="status",
+                    kind=STRATEGIC_PATCH,
+                )
+            except NotFound:
+                return
+            except (Conflict, ServerError, Unreachable):
+                if not left:
+                    raise
+            else:
+                self._note_version(pod.uid, seen, msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
+                return
+            await self._clock.sleep(pause_s * (1.0 + _JITTER * self._chance.random()))
+            pause_s *= _PAUSE_FACTOR
+            with contextlib.suppress(ServerError, Unreachable):
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+                if found.uid != pod.uid or found.spec.node_name:
+                    return
+                version = _version(found)
+
+    def _note_version(self, uid: str, seen: str, made: str) -> None:
+        if len(self._versions) > max(_WORTH_SWEEPING, 2 * len(self._pending)):
+            self._versions = {each: found for each, found in self._versions.items() if each in self._pending}
+        self._versions[uid] = seen, made
 
     def _written(self, uid: str, task: asyncio.Task[None]) -> None:
         if self._latest.get(uid) is task:
@@ -132,6 +180,10 @@ class PodStatuses:
         if len(self._said) > max(_WORTH_SWEEPING, 2 * len(self._pending)):
             self._said = {uid: said for uid, said in self._said.items() if uid in self._pending}
         self._said[pod.uid] = pod
+
+
+class _Answer(msgspec.Struct):
+    metadata: ObjectMeta
 
 
 def _version(pod: Pod) -> str:

@@ -57,12 +57,21 @@ def skipped(events: Events, pod: Pod) -> None:
 def failure_patch(pod: Pod, reason: str, message: str, nominate: str | None, now: datetime) -> dict[str, Any] | None:
     """The patch of the pod's status that says why it waits; None where it says so already. `nominate`: None keeps."""
     status: dict[str, Any] = {}
-    old = next((told for told in pod.status.conditions if told.type == POD_SCHEDULED), None)
-    if old is None or (old.status, old.reason, old.message) != ("False", reason, message):
-        status["conditions"] = [_condition(old, pod, reason, message, now)]
+    if not condition_is(pod, reason, message):
+        status["conditions"] = [_condition(_scheduled_condition(pod), pod, reason, message, now)]
     if nominate is not None and nominate != pod.status.nominated_node_name:
         status["nominatedNodeName"] = nominate or None
     return {"metadata": {"uid": pod.uid}, "status": status} if status else None
+
+
+def condition_is(pod: Pod, reason: str, message: str) -> bool:
+    """Whether the pod's PodScheduled condition is false with this reason and message."""
+    known = _scheduled_condition(pod)
+    return known is not None and (known.status, known.reason, known.message) == ("False", reason, message)
+
+
+def _scheduled_condition(pod: Pod) -> Condition | None:
+    return next((each for each in pod.status.conditions if each.type == POD_SCHEDULED), None)
 
 
 def _condition(old: Condition | None, pod: Pod, reason: str, message: str, now: datetime) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Performs what was decided: intents of plugins become requests to the API server.
+"""Carries out intents: turns what plugins, sessions and the binder decided into requests to the API server.
 
-Whoever decides knows nothing of the wire, and whoever performs knows nothing of why. A write that somebody waits for
-raises what went wrong; one that nobody waits for (`submit`) is only logged. Cost: one request an intent, mostly.
+`perform` returns or raises when the outcome of the write is known (`client.confirmed_writes`), so the caller keeps the
+capacity that the write may take until then. Failures of `submit` are only logged. Cost: one request an intent, mostly.
 """
 
 from __future__ import annotations
@@ -9,29 +9,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from bayplan.client import MERGE_PATCH, PODS, STRATEGIC_PATCH, Client, Resource
+from bayplan.client import (
+    PODS,
+    REQUEST_TIMEOUT_S,
+    Client,
+    ConfirmedWrites,
+    Found,
+    Missing,
+    Resource,
+    Written,
+    worker_slot,
+)
+from bayplan.client.cancellation import finish_write, leave_cancellation
 from bayplan.clock import LoopClock
 from bayplan.devices import intents as devices
 from bayplan.devices.faults import DeviceBindingFailed, DeviceBindingTimeout
-from bayplan.errors import (
-    ApiError,
-    BayplanError,
-    Conflict,
-    NotFound,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    Unreachable,
-)
+from bayplan.errors import ApiError, Conflict, LeaseLost, NotFound
 from bayplan.framework import steps
-from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest
+from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.scheduler.claim_writing import ClaimWrites, Unperformable, Withdrawal
+from bayplan.scheduler.guarded_patches import GuardedPatches
 from bayplan.scheduler.observing import ERROR, FAILED, SUCCEEDED, TIMED_OUT, NoObserver, Observer
 from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.scheduler.telling import NORMAL, Events
@@ -40,13 +44,6 @@ from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, po
 T = TypeVar("T", bound=KubeObject)
 
 log = logging.getLogger(__name__)
-
-_TRIES = 5
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.25, 5.0
-
-
-class Unperformable(BayplanError):
-    """An intent that nobody here knows how to carry out."""
 
 
 class ApiWrites:
@@ -61,30 +58,34 @@ class ApiWrites:
         claims: Resource | None = None,
         exists: Callable[[Pod], bool] = lambda _: True,
         observer: Observer | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         self._client = client
         self._events = events
         self._clock = clock
-        self._claims = claims
         self._exists = exists  # whether the API server still has a pod, as far as is known
         self._observer: Observer = observer or NoObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._requests = RequestWrites(client)
+        self.confirmed = ConfirmedWrites(clock, request_timeout_s)
+        self._patches = GuardedPatches(client, self.confirmed)
+        self._requests = RequestWrites(client, self.confirmed)
+        self._claim_writes = ClaimWrites(client, self.confirmed, self._patches, clock, claims, self._observer)
         self.reached: steps.Reached = steps.unarmed
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
+            DeletePod: self._delete_pod,
             AnnotatePod: self._annotate,
             CreateBindRequest: self._request,
             DeleteBindRequest: self._requests.delete,
             PromiseVolume: self._promise_volume,
             SelectNode: self._select_node,
             AwaitVolumes: self._await_volumes,
-            devices.ReserveClaim: self._reserve_claim,
-            devices.CreateSpecialClaim: self._create_claim,
-            devices.RecordSpecialClaim: self._record_claim,
-            devices.UnreserveClaim: self._unreserve_claim,
-            devices.DeallocateClaim: self._deallocate_claim,
-            devices.DeleteClaim: self._delete_claim,
+            devices.ReserveClaim: self._claim_writes.reserve,
+            devices.CreateSpecialClaim: self._claim_writes.create,
+            devices.RecordSpecialClaim: self._claim_writes.record,
+            devices.UnreserveClaim: self._claim_writes.unreserve,
+            devices.DeallocateClaim: self._claim_writes.deallocate,
+            devices.DeleteClaim: self._claim_writes.delete,
             devices.AwaitDevices: self._await_devices,
         }
 
@@ -92,10 +93,14 @@ class ApiWrites:
         performer = self._performers.get(type(intent))
         if performer is None:
             raise Unperformable(f"{type(intent).__name__} is no intent that can be carried out here")
-        return await performer(intent)
+        if isinstance(intent, AwaitVolumes | devices.AwaitDevices):
+            return await performer(intent)
+        return await finish_write(performer(intent))
 
     def submit(self, intent: object) -> None:
-        self.start(self.perform(intent), f"{type(intent).__name__}")
+        task = self.start(self.perform(intent), f"{type(intent).__name__}")
+        if isinstance(intent, Withdrawal):
+            self._claim_writes.withdrawal_started(intent, task)
 
     def start(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Do it meanwhile; what goes wrong is logged."""
@@ -109,10 +114,15 @@ class ApiWrites:
         """Whether something that was submitted is not done yet."""
         return bool(self._tasks)
 
+    @property
+    def has_open_writes(self) -> bool:
+        """Whether a write may still take effect, of this process and as far as it knows."""
+        return self.busy or self.confirmed.open > 0
+
     async def drain(self) -> None:
         """Wait for everything that was submitted."""
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)  # it cancels no write when it is cancelled itself
 
     async def abandon(self) -> None:
         """Give up everything that was submitted."""
@@ -121,8 +131,12 @@ class ApiWrites:
         await self.drain()
 
     async def _logged(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+        leave_cancellation()
+        worker_slot.set(nullcontext)  # the slot of the task that has started this one is not ours to leave
         try:
             await work
+        except LeaseLost as fault:
+            log.debug("%s failed: %s", what, fault)
         except ApiError as fault:
             log.warning("%s failed: %s", what, fault)
         except Exception:
@@ -131,34 +145,69 @@ class ApiWrites:
     # pods and volumes -------------------------------------------------------------------------------------------
 
     async def _bind(self, intent: BindPod) -> None:
-        """Bind; where no answer says whether that was done, look. Until then the pod keeps its node: it may have it."""
+        """Bind a pod. Returns when the pod is on the node, and raises when it cannot come to be there any more."""
         meta = intent.pod.metadata
-        try:
+
+        async def send() -> None:
             await self._client.bind(
                 meta.namespace, meta.name, intent.node_name, uid=meta.uid, annotations=intent.annotations
             )
-        except Unreachable as lost:
-            if not lost.sent or not await self._is_on(intent):
-                raise
-            log.info("pod %s is on node %s, though the answer was lost: %s", intent.pod.key, intent.node_name, lost)
-        except ServerError as fault:
-            if not await self._is_on(intent):
-                raise
-            log.info("pod %s is on node %s all the same: %s", intent.pod.key, intent.node_name, fault)
 
-    async def _is_on(self, intent: BindPod) -> bool:
-        """Whether the server has the pod on this node. Asked until there is an answer."""
+        what = f"binding pod {intent.pod.key} to node {intent.node_name}"
+        await self.confirmed.write(send, lambda: self._find_binding(intent), what=what)
+
+    async def _find_binding(self, intent: BindPod) -> Found[None]:
+        """A binding never changes, and the API server binds no pod that is being deleted."""
         meta = intent.pod.metadata
-        pause_s = _FIRST_LOOK_S
-        while True:
+        try:
+            found = await self._client.get(Pod, meta.namespace, meta.name)
+        except NotFound:
+            return Missing.FOR_EVER
+        if found.uid != meta.uid:
+            return Missing.FOR_EVER
+        if found.spec.node_name == intent.node_name:
+            return Written(None)
+        return Missing.FOR_EVER if found.spec.node_name or found.terminating else Missing.SO_FAR
+
+    async def await_binding(self, intent: BindPod, refusal: ApiError) -> bool:
+        """Whether the pod is on the node after all, for a binding that another program was asked to write.
+
+        With an unknown outcome the answer comes when the API server's request timeout has passed.
+        """
+
+        async def send() -> None:
+            raise refusal
+
+        try:
+            await self.confirmed.write(send, lambda: self._find_binding(intent), what=f"binding pod {intent.pod.key}")
+        except ApiError:
+            return False
+        return True
+
+    async def _delete_pod(self, intent: DeletePod) -> bool:
+        pod, may_be_deleted, is_conflict = intent.pod, False, False
+
+        async def send() -> bool:
+            nonlocal may_be_deleted, is_conflict
             try:
-                found = await self._client.get(Pod, meta.namespace, meta.name)
-                return found.uid == meta.uid and found.spec.node_name == intent.node_name
-            except (Unreachable, ServerError, TooManyRequests, Unauthorized):
-                await self._clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LAST_LOOK_S)
-            except ApiError:
-                return False
+                await self._client.delete(PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+            except ApiError as refusal:
+                may_be_deleted, is_conflict = may_be_deleted or refusal.outcome_unknown, isinstance(refusal, Conflict)
+                if not isinstance(refusal, NotFound):
+                    raise
+                return may_be_deleted  # by an earlier try; else it was gone before
+            return True
+
+        async def find() -> Found[bool]:
+            try:
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+            except NotFound:
+                return Written(may_be_deleted or not is_conflict)
+            if found.uid != pod.uid:
+                return Written(may_be_deleted or not is_conflict)
+            return Written(True) if found.terminating else Missing.SO_FAR
+
+        return await self.confirmed.write(send, find, what=f"deleting pod {pod.key}", retry_refused=True)
 
     async def _request(self, intent: CreateBindRequest) -> BindRequest:
         made = await self._requests.create(intent)
@@ -166,17 +215,18 @@ class ApiWrites:
         return made
 
     async def _annotate(self, intent: AnnotatePod) -> None:
-        meta = intent.pod.metadata
-        await self._client.patch(PODS, intent.patch(), name=meta.name, namespace=meta.namespace, kind=MERGE_PATCH)
+        async def attempt(pod: Pod) -> Pod:
+            if intent.is_done(pod):
+                return pod
+            return await self._patches.patch(pod, intent.patch(pod), is_done=intent.is_done)
+
+        await self._patches.repeat(intent.pod, attempt)
 
     async def _promise_volume(self, intent: PromiseVolume) -> PersistentVolume:
-        return await self._client.patched(PersistentVolume, intent.patch(), name=intent.volume.name)
+        return await self._patches.patch(intent.volume, intent.patch(), is_done=intent.is_done)
 
     async def _select_node(self, intent: SelectNode) -> PersistentVolumeClaim:
-        claim = intent.claim
-        return await self._client.patched(
-            PersistentVolumeClaim, intent.patch(), name=claim.name, namespace=claim.namespace
-        )
+        return await self._patches.patch(intent.claim, intent.patch(), is_done=intent.is_done)
 
     async def _await_volumes(self, intent: AwaitVolumes) -> None:
         def done() -> bool:
@@ -197,75 +247,6 @@ class ApiWrites:
 
     # devices ----------------------------------------------------------------------------------------------------
 
-    async def _reserve_claim(self, intent: devices.ReserveClaim) -> ResourceClaim:
-        claim = intent.claim
-        for _ in range(_TRIES):
-            try:
-                return await self._reserve_once(intent, claim)
-            except Conflict as fault:
-                conflict = fault.details
-                claim = await self._client.get(
-                    ResourceClaim, claim.namespace, claim.name, resource=self._claim_resource()
-                )
-        raise ApiError(f"{intent.describe()}: {conflict}", code=409, reason="Conflict")
-
-    async def _reserve_once(self, intent: devices.ReserveClaim, claim: ResourceClaim) -> ResourceClaim:
-        finalizer = intent.finalizer_patch(claim)
-        if finalizer is not None:
-            with _saying(intent.describe(finalizer=True)):
-                claim = await self._patch_claim(claim, finalizer)
-        with _saying(intent.describe()):
-            return await self._patch_claim(claim, intent.status_patch(claim), subresource="status")
-
-    async def _create_claim(self, intent: devices.CreateSpecialClaim) -> ResourceClaim:
-        result = FAILED
-        try:
-            with _saying(intent.describe()):
-                claim = await self._client.created(
-                    ResourceClaim,
-                    intent.manifest(),
-                    namespace=intent.claim.namespace,
-                    resource=self._claim_resource(),
-                )
-            result = SUCCEEDED
-            return claim
-        finally:
-            self._observer.claim_created(result)
-
-    async def _record_claim(self, intent: devices.RecordSpecialClaim) -> None:
-        pod = intent.pod
-        with _saying(intent.describe()):
-            await self._client.patch(
-                PODS, intent.patch(), name=pod.name, namespace=pod.namespace, subresource="status", kind=STRATEGIC_PATCH
-            )
-
-    async def _unreserve_claim(self, intent: devices.UnreserveClaim) -> None:
-        await self._patch_claim(intent.claim, intent.patch(), subresource="status", kind=STRATEGIC_PATCH)
-
-    async def _deallocate_claim(self, intent: devices.DeallocateClaim) -> None:
-        await self._patch_claim(intent.claim, intent.patch(), subresource="status")
-
-    async def _delete_claim(self, intent: devices.DeleteClaim) -> None:
-        claim = intent.claim
-        for _ in range(_TRIES):
-            try:
-                patch = intent.finalizer_patch(claim)
-                if patch is not None:
-                    claim = await self._patch_claim(claim, patch)
-                break
-            except Conflict:
-                claim = await self._client.get(
-                    ResourceClaim, claim.namespace, claim.name, resource=self._claim_resource()
-                )
-            except NotFound:
-                return
-        try:
-            await self._client.delete(
-                self._claim_resource(), name=claim.name, namespace=claim.namespace, uid=claim.metadata.uid
-            )
-        except NotFound:
-            return
-
     async def _await_devices(self, intent: devices.AwaitDevices) -> None:
         self._events.record(intent.pod, NORMAL, intent.reason, intent.action, intent.note)
         start_s, status = self._clock.monotonic_s(), ERROR
@@ -283,35 +264,3 @@ class ApiWrites:
             took_s = self._clock.monotonic_s() - start_s
             for driver in intent.drivers:
                 self._observer.conditions_awaited(intent.pod.scheduler_name, driver, status, took_s)
-
-    async def _patch_claim(
-        self, claim: ResourceClaim, patch: dict[str, Any], *, subresource: str = "", kind: str = MERGE_PATCH
-    ) -> ResourceClaim:
-        return await self._client.patched(
-            ResourceClaim,
-            patch,
-            name=claim.name,
-            namespace=claim.namespace,
-            subresource=subresource,
-            kind=kind,
-            resource=self._claim_resource(),
-        )
-
-    def _claim_resource(self) -> Resource:
-        if self._claims is None:
-            raise Unperformable("the API server offers no resource claims, so devices cannot be reserved")
-        return self._claims
-
-
-class _saying:  # noqa: N801
-    """Failures of the API say what was being done."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
-        if isinstance(fault, ApiError) and not isinstance(fault, Conflict):
-            raise ApiError(f"{self._doing}: {fault.details}", code=fault.code, reason=fault.reason) from fault

@@ -1,8 +1,9 @@
-"""The same questions as `event_books`, for servers without `events.k8s.io`: core events as client-go correlates them.
+"""Correlation of events of the core group, as client-go does it.
 
-Three sieves, each bounded to 4,096 keys. Of one kind of event about one object 25 pass at once and then one every five
-minutes. Ten that differ by their message alone within ten minutes become one, "(combined from similar events)". Equal
-ones are counted on the first. An election's events go this way too: upstream still reports those as core events.
+Used where upstream records core events: by sessions, the binder, controllers and elections; and on servers without
+`events.k8s.io`. Three filters, each bounded to 4,096 keys. Of one kind of event about one object 25 pass at once and
+then one every five minutes. Ten that differ by their message alone within ten minutes become one, "(combined from
+similar events)". Equal ones are counted on the first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 
 from bayplan.clock import Clock
 from bayplan.objects.meta import Api, whole_time
-from bayplan.telemetry.event_books import EventWrite
+from bayplan.telemetry.event_books import NEVER_REPEATED, EventWrite
 from bayplan.telemetry.events import Event, EventMeta, ObjectReference
 
 MOST_KEYS = 4096
@@ -92,17 +93,16 @@ class CoreBook:
 
     def observe(self, event: Event) -> EventWrite | None:
         made = _core(event, self._clock.now())
+        if made.reason in NEVER_REPEATED:
+            return EventWrite(made.metadata.namespace, made.metadata.name, made)
         if not self._passes(made):
             return None
         made, key = self._combined(made)
         return self._counting(made, key)
 
     def sweep(self) -> list[EventWrite]:
-        """Nothing: every event is told when it comes."""
+        """Nothing: every event is written when it comes."""
         return []
-
-    def written(self, write: EventWrite) -> None:
-        """Nothing to remember."""
 
     def _passes(self, event: CoreEvent) -> bool:
         now = self._clock.monotonic_s()

@@ -1,8 +1,11 @@
-"""Which events need a request, and which are one more of a series? The rules of client-go's recorder.
+"""Correlation of `events.k8s.io/v1` events: decides which events become requests and which join a series.
 
-Asked by the sender for every event and, now and then, for what is due by itself. Pure bookkeeping on a clock: a lookup
-an event. An event seen again within six minutes becomes a series: the second time is told at once, later ones are
-counted and told when the series ends, six minutes after its last event, or every half an hour while it goes on.
+Called by the sender for each event, and every six minutes. Bookkeeping on a clock; one dictionary lookup per event. An
+event that is repeated within six minutes becomes a series: the second occurrence is written at once, later ones are
+counted and written every half an hour while the series goes on. A series ends without a write six minutes after its
+last event. client-go writes then, too, and takes events of one reason about one version of an object for one series,
+whatever their notes are. Here the note counts and the version does not: a pod that fails alternately for two reasons
+has two events, though each failure gives it a new version.
 """
 
 from __future__ import annotations
@@ -24,10 +27,8 @@ REFRESH = timedelta(minutes=30)
 MOST_KEPT = 16_384
 """Events that may become a series: without a bound a storm of them would be kept for six minutes."""
 
-_NEVER_AGAIN = {"Scheduled", "Bound", "Misconfigured", "BindingRetry", "BindingError"}
-"""A version of a pod is bound, or handed to the binder, once; keeping each for six minutes would cost a fast scheduler
-hundreds of megabytes. What is wrong with an object is said once, and what is said later of the same version is
-something else. So is each attempt of the binder: it has a number and a node, and there are few of them."""
+NEVER_REPEATED = frozenset({"Scheduled", "Bound"})
+"""A pod is bound once. Keeping these events for six minutes would cost a fast scheduler hundreds of megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +39,17 @@ class EventWrite:
     name: str
     body: msgspec.Struct
     patch: dict[str, Any] | None = None
-    series: Hashable = None
-    count: int = 1
-    last: bool = False
-    """Whether the series ends with it. Such a write is tried once; the next sweep asks for it again."""
 
 
 class EventBook(Protocol):
     """What the sender asks."""
 
     def observe(self, event: Event) -> EventWrite | None:
-        """What is to be written because of an event, if anything."""
+        """The write that follows from an event, if any."""
         ...
 
     def sweep(self) -> list[EventWrite]:
-        """What is to be written because of the time: to be asked every six minutes."""
-        ...
-
-    def written(self, write: EventWrite) -> None:
-        """The request was answered, be it by a refusal."""
+        """The writes that are due by time; to be called every six minutes."""
         ...
 
 
@@ -65,14 +58,16 @@ class _Kept:
     event: Event
     at: datetime
     count: int = 1
+    written: int = 1
+    """The count that the API server has."""
 
-    def write(self, identity: Hashable, *, last: bool = False) -> EventWrite:
-        meta = self.event.metadata
+    def write(self) -> EventWrite:
+        meta, self.written = self.event.metadata, self.count
         if self.count == 1:
-            return EventWrite(meta.namespace, meta.name, self.event, series=identity)
+            return EventWrite(meta.namespace, meta.name, self.event)
         series = Series(self.count, micro_time(self.at))
         body = msgspec.structs.replace(self.event, series=series)
-        return EventWrite(meta.namespace, meta.name, body, {"series": series}, identity, self.count, last)
+        return EventWrite(meta.namespace, meta.name, body, {"series": series})
 
 
 class SeriesBook:
@@ -89,36 +84,25 @@ class SeriesBook:
 
     def observe(self, event: Event) -> EventWrite | None:
         now = self._clock.now()
-        if event.reason in _NEVER_AGAIN:
-            return _Kept(event, now).write(None)
+        if event.reason in NEVER_REPEATED:
+            return _Kept(event, now).write()
         identity = event.identity
         kept = self._kept.get(identity)
-        if kept is None:
+        if kept is None or now - kept.at > FINISH:
             kept = self._kept[identity] = _Kept(event, now)
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-            return kept.write(identity)
+            return kept.write()
         kept.count += 1
         kept.at = now
-        return kept.write(identity) if kept.count == 2 else None
+        return kept.write() if kept.count == 2 else None
 
     def sweep(self) -> list[EventWrite]:
-        """The last count of every series that ended, and every so often of those that go on."""
+        """Forget the series that have ended; every half an hour write the counts of those that go on."""
         now = self._clock.now()
-        writes: list[EventWrite] = []
-        refreshing = now - self._refreshed >= REFRESH
-        for identity, kept in list(self._kept.items()):
-            ended = now - kept.at > FINISH
-            if kept.count == 1 and ended:
-                del self._kept[identity]
-            elif kept.count > 1 and (ended or refreshing):
-                writes.append(kept.write(identity, last=ended))
-        if refreshing:
-            self._refreshed = now
-        return writes
-
-    def written(self, write: EventWrite) -> None:
-        kept = self._kept.get(write.series)
-        # A series that was seen while its end was told has not ended.
-        if write.last and kept is not None and kept.count == write.count:
-            del self._kept[write.series]
+        for identity in [each for each, kept in self._kept.items() if now - kept.at > FINISH]:
+            del self._kept[identity]
+        if now - self._refreshed < REFRESH:
+            return []
+        self._refreshed = now
+        return [kept.write() for kept in self._kept.values() if kept.count > kept.written]

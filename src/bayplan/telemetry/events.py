@@ -37,6 +37,11 @@ class ObjectReference(Api, frozen=True):
     api_version: str = ""
     resource_version: str = ""
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The object, in any version."""
+        return self.kind, self.namespace, self.name, self.uid, self.api_version
+
 
 class EventMeta(Api, frozen=True):
     name: str
@@ -67,15 +72,16 @@ class Event(Api, frozen=True):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Events with the same identity are one series; the note is no part of it, the object's version is."""
+        """Events with the same identity are one series. The note is part of it, the version of the object is not."""
         return (
             self.type,
             self.action,
             self.reason,
+            self.note,
             self.reporting_controller,
             self.reporting_instance,
-            self.regarding,
-            self.related,
+            self.regarding.identity,
+            self.related.identity if self.related is not None else None,
         )
 
 

@@ -7,7 +7,8 @@ Owned by the cache, read by VolumeBinding through the handle. Plain dictionaries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -34,12 +35,15 @@ def _nobody_counts(stage: Stage) -> None: ...
 class Assumed(Generic[T]):
     """Objects of one kind: the stored ones, with the assumed ones in front."""
 
-    __slots__ = ("_assumed", "_resource", "_stored")
+    __slots__ = ("_assumed", "_resource", "_stored", "listener")
 
     def __init__(self, stored: Callable[[], Mapping[str, T]], resource: str) -> None:
         self._stored = stored
         self._resource = resource
         self._assumed: dict[str, T] = {}
+        self.listener: Callable[[KubeObject, KubeObject], None] | None = None
+        """Called with the assumed and the stored object when an assumption is taken back: the watch does not show it.
+        `VolumeAssumptions.trial` suspends it."""
 
     def __len__(self) -> int:
         return len(self._assumed)
@@ -77,6 +81,9 @@ class Assumed(Generic[T]):
         assumed = self._assumed.get(item.key)
         if assumed is not None and _version(assumed) == _version(item):
             del self._assumed[item.key]
+            stored = self.find_stored(item.key)
+            if stored is not None and self.listener is not None:
+                self.listener(assumed, stored)
 
     def observe(self, key: str) -> None:
         """Something happened to a stored object: an assumption about another version of it is over."""
@@ -105,6 +112,20 @@ class VolumeAssumptions:
     def volumes_of_class(self, name: str) -> list[PersistentVolume]:
         """The volumes of a storage class as assumed, in the order of their names."""
         return [self.volumes.seen(volume) for volume in self._by_class.get().get(name, ())]
+
+    def listen(self, listener: Callable[[KubeObject, KubeObject], None]) -> None:
+        """Have assumptions reported that are taken back: a waiting pod may use the volume then."""
+        self.volumes.listener = self.claims.listener = listener
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is taken back in this block was assumed in the same attempt, so no waiting pod has seen it."""
+        listener = self.volumes.listener
+        self.volumes.listener = self.claims.listener = None
+        try:
+            yield
+        finally:
+            self.volumes.listener = self.claims.listener = listener
 
     def observe(self, item: KubeObject) -> None:
         """A volume or claim was added, changed or deleted. Call it after the store has the change."""

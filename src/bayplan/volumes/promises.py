@@ -94,6 +94,10 @@ class PromiseVolume:
         patch["spec"] = {"claimRef": msgspec.to_builtins(ref)}
         return patch
 
+    def is_done(self, volume: PersistentVolume) -> bool:
+        wanted, ref = self.volume.spec.claim_ref, volume.spec.claim_ref
+        return wanted is not None and ref is not None and ref.uid == wanted.uid
+
 
 @dataclass(frozen=True, slots=True)
 class SelectNode:
@@ -104,6 +108,10 @@ class SelectNode:
     def patch(self) -> dict[str, Any]:
         """A merge patch that fails where the claim has changed meanwhile."""
         return _guarded(self.claim, SELECTED_NODE)
+
+    def is_done(self, claim: PersistentVolumeClaim) -> bool:
+        wanted = self.claim.metadata.annotations.get(SELECTED_NODE)
+        return claim.metadata.annotations.get(SELECTED_NODE) == wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,14 @@ from bayplan.cache.bind_requests import BindRequests, Engine
 from bayplan.client import EVERYTHING, Client, Selection
 from bayplan.client.informer import Handler
 from bayplan.clock import ManualClock
-from bayplan.errors import ObjectError
+from bayplan.errors import ObjectError, Unreachable
 from bayplan.framework.bind_requests import BindFailures
 from bayplan.framework.intents import DeleteBindRequest
 from bayplan.objects.bind_request_definition import bind_request_definition
 from bayplan.objects.bind_requests import MADE_FOR, OURS, TAKEN_BY, BindRequest, BindRequestSpec
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.request_following import look_for_orphans, look_for_unread
+from bayplan.scheduler.request_following import Asking, look_for_orphans, look_for_unread, read_lost_pods
 from bayplan.scheduler.request_writing import RequestWrites
 from bayplan.testing import make_node
 from binder_rig import REQUESTS, BinderRig, binder_rig, on_rig
@@ -147,6 +147,13 @@ class StillWaiting:
     def wake(self, uid: str) -> None: ...
 
 
+class SilentServer:
+    """Answers nothing."""
+
+    async def pod(self, _: BindRequest) -> Pod | None:
+        raise Unreachable("no answer", sent=True)
+
+
 def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_path: Path) -> None:
     """Watched are failures alone, so that the version we know is the one that was made."""
 
@@ -167,7 +174,12 @@ def test_a_stale_request_goes_though_somebody_has_edited_it_and_nobody_told(tmp_
         while engine.writing:
             await engine.writing.pop()
         assert await rig.find(REQUESTS, "web") is None
-        assert engine.done == ["taken web", "BindRequestStale", "released web from n1"]
+        assert engine.done == ["taken web", "BindRequestStale", "BindRequestDeleted"]
+        clock.advance(60)
+        await read_lost_pods(requests, cast(Asking, SilentServer()))
+        assert engine.done[-1] == "BindRequestDeleted", "without an answer the pod keeps its node"
+        await read_lost_pods(requests, watch)
+        assert engine.done[-1] == "released web from n1"
 
     on_rig(tmp_path, test)
 

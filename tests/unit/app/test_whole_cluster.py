@@ -160,3 +160,13 @@ def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neither
             assert [others.serves(pod) for pod in pods] == [True, True, False]
 
     run()
+
+
+@on_loop
+async def test_no_part_of_a_cluster_runs_after_its_end(tmp_path: Path) -> None:
+    parts = {"scheduler", "binder", "controllers", "nodes"}
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+        await cluster.ready()
+        running = [task for task in asyncio.all_tasks() if task.get_name() in parts]
+        assert {task.get_name() for task in running} == parts
+    assert [task.get_name() for task in running if not task.cancelled()] == []

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from batch_builders import make_member
 from bayplan.batch.statuses import TaskStatus, status_of
 from bayplan.batch.tasks import QUEUE_ALLOCATION_GATE, Task, default_task_order, parse_int
+from bayplan.batch.templates import Templates
 from bayplan.objects.core import Pod, PodStatus
+from bayplan.snapshot import Vocabulary
 
 GONE = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -120,3 +122,16 @@ def test_integers_are_read_as_go_reads_them(text: str, number: int | None) -> No
 def test_integers_have_a_width() -> None:
     assert parse_int("2147483647", 32) == 2**31 - 1
     assert parse_int("2147483648", 32) is None
+
+
+def test_tasks_of_equal_specs_share_the_number_of_their_template() -> None:
+    templates = Templates(Vocabulary())
+    first, second = (Task(make_member(name, "job", requests={"cpu": "1"})) for name in ("a", "b"))
+    other = Task(make_member("c", "job", requests={"cpu": "2"}))
+    elsewhere = Task(make_member("d", "job-2", requests={"cpu": "1"}))
+    numbers = [templates.of(task) for task in (first, second, other, elsewhere)]
+    assert numbers == [1, 1, 2, 3]
+    assert [templates.of(task) for task in (first, second, other, elsewhere)] == numbers
+    templates.forget(first.job)
+    assert templates.of(Task(make_member("e", "job", requests={"cpu": "2"}))) == 4
+    assert templates.of(Task(make_member("f", "job-2", requests={"cpu": "1"}))) == 3

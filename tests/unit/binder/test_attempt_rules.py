@@ -156,7 +156,7 @@ def test_a_pod_whose_server_does_not_answer_after_a_failure_is_taken_for_what_it
 def test_nobody_guesses_where_a_pod_is_that_the_server_has_refused_to_bind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin = Binding("n1")
+    plugin = Binding("n2")
 
     async def test(rig: BinderRig) -> None:
         plugin.rig = rig

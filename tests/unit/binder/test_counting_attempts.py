@@ -152,6 +152,8 @@ def test_a_request_that_kills_every_binder_is_given_up(tmp_path: Path, limit: in
             assert (status["phase"], status["failedAttempts"]) == ("Pending", number)
         async with rig.at_work():
             status = await rig.until_phase("Failed")
+            while not rig.reasons:  # the event follows the status
+                await asyncio.sleep(0.02)
         assert rig.steps.reached[-1] == "rolled-back"  # before anybody is told, for then the pod may go elsewhere
         allowed = max(limit or 0, 1)
         assert status["reason"] == (

@@ -17,8 +17,8 @@ from binder_rig import REQUESTS, BinderRig, Failing, Noting, on_rig
 KEY: Key = ("default", "web")
 
 
-async def untold(rig: BinderRig, *, lost: int, arrives: bool = False) -> None:
-    """An attempt at a request that was there before, of whose statuses that one is lost; `arrives`: only its answer."""
+async def untold(rig: BinderRig, *, lost: int) -> None:
+    """An attempt at a request that was there before, of whose statuses that one is lost."""
     write: Callable[..., Any] = rig.client.patched
     written = 0
 
@@ -27,9 +27,7 @@ async def untold(rig: BinderRig, *, lost: int, arrives: bool = False) -> None:
         written += 1
         if written < lost:
             return await write(*args, **more)
-        if arrives:
-            await write(*args, **more)
-        raise Unreachable("nobody answers", sent=arrives)
+        raise Unreachable("nobody answers")
 
     with pytest.MonkeyPatch.context() as cut:
         cut.setattr(rig.client, "patched", patched)
@@ -70,16 +68,30 @@ def test_a_failure_that_could_not_be_told_is_told_in_its_own_words(tmp_path: Pat
     on_rig(tmp_path, test, Failing())
 
 
-def test_an_attempt_whose_beginning_was_written_and_not_answered_is_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_status_with_a_lost_answer_is_found_or_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lands: bool
+) -> None:
     plugin = Noting()
 
     async def test(rig: BinderRig) -> None:
         await rig.request(await rig.pod(), backoffLimit=1)
         await rig.hear(BindRequest, "web")
-        await untold(rig, lost=1, arrives=True)
-        assert (await rig.status())["reason"] == UNDER_WAY
-        assert plugin.calls == []
+        write: Callable[..., Any] = rig.client.patched
+        sends = 0
+
+        async def patched(*args: Any, **more: Any) -> Any:
+            nonlocal sends
+            sends += 1
+            if sends > 1 or lands:
+                written = await write(*args, **more)
+            if sends == 1:
+                raise Unreachable("the connection was cut", sent=True)
+            return written
+
+        monkeypatch.setattr(rig.client, "patched", patched)
         assert await rig.reconciler.sync(KEY, inherited=True) is None
+        assert sends == (2 if lands else 3)  # that the attempt began, again if it was lost, and how it ended
         assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     on_rig(tmp_path, test, plugin)

@@ -74,11 +74,21 @@ class World:
         )
         return msgspec.structs.replace(made, metadata=meta, status=BindRequestStatus(**status))
 
+    def request_timeout_passes(self) -> None:
+        """The API server is asked then for the pods of requests that were deleted, and they have no nodes."""
+        self.clock.advance(60)
+        for uid, request in self.book.lost():
+            found = self.engine.pods[request.pod_key]
+            assert found.uid == uid
+            self.book.read_pod(uid, found)
+
     def node_of(self, pod: Pod) -> str | None:
         found = self.cache.pod(pod.uid)
         return None if found is None else found.spec.node_name
 
 
+DELETED = "the bind request was deleted before the pod was bound"
+BECAUSE = "because the binder may have sent its binding"
 WEB = make_pod("web", uid="u1")
 LATER = make_pod("web", uid="u2")
 
@@ -161,16 +171,118 @@ def test_what_was_deleted_is_not_brought_back_by_a_late_answer() -> None:
     request = world.request(WEB)
     world.book.hear(None, request)
     world.book.hear(request, None)
+    world.request_timeout_passes()
+    world.book.pod_gone(WEB)
     world.book.made(request, WEB)
     assert world.node_of(WEB) is None
 
 
-def test_a_request_that_somebody_deletes_frees_its_pod() -> None:
+def test_a_pod_keeps_its_node_after_its_live_request_was_deleted_until_its_binding_cannot_land() -> None:
     world = World(WEB)
     request = world.request(WEB)
     world.book.hear(None, request)
     world.book.hear(request, None)
+    assert world.node_of(WEB) == "n1"
+    assert world.book.request_of(WEB) is request
+    assert world.book.pod_came(WEB)  # it is not to be placed
+    assert world.engine.done[-1] == (
+        "BindRequestDeleted",
+        f"web: {DELETED}; the pod keeps its room on node n1 for 60 s, {BECAUSE}, and is placed anew after that",
+    )
+    world.clock.advance(59)
+    assert world.book.lost() == []
+    world.clock.advance(1)
+    assert world.book.lost() == [("u1", request)]
+    world.book.read_pod("u1", None)  # it went, or another has its name: the watch is about to tell
+    world.book.read_pod("u1", LATER)
+    world.book.read_pod("u1", changed(WEB, spec={"node_name": "n1"}))
+    assert world.node_of(WEB) == "n1"
+    world.book.read_pod("u1", WEB)
+    assert world.node_of(WEB) is None
     assert world.engine.done[-1] == ("released", "web from n1")
+    assert world.book.lost() == []
+
+
+@pytest.mark.parametrize("is_bound", [True, False], ids=["bound", "gone"])
+def test_a_pod_whose_request_was_deleted_waits_no_longer_than_the_watch_needs(is_bound: bool) -> None:
+    world, told = World(WEB), list[Status]()
+    world.book.made(world.request(WEB), WEB)
+    assert world.book.follow_up(WEB, told.append) is None
+    world.book.hear(world.book.known[WEB.key], None)
+    (world.book.pod_placed if is_bound else world.book.pod_gone)(WEB)
+    assert [each.ok for each in told] == [is_bound]
+    world.clock.advance(60)
+    assert world.book.lost() == []
+
+
+def test_the_next_request_of_a_pod_takes_over_from_the_one_that_was_deleted() -> None:
+    """An earlier create of it landed late, or a person made it."""
+    world = World(WEB)
+    first = world.request(WEB)
+    world.book.hear(None, first)
+    world.book.hear(first, None)
+    second = world.request(WEB)
+    second = changed(second, metadata={"uid": "second"})
+    world.book.hear(None, second)
+    world.clock.advance(60)
+    assert world.book.lost() == []
+    assert world.node_of(WEB) == "n1"
+    assert world.book.request_of(WEB) == second
+
+
+def test_a_pod_that_is_being_deleted_cannot_be_bound_and_is_free_at_once() -> None:
+    world = World(changed(WEB, metadata={"deletion_timestamp": ManualClock().now()}))
+    request = world.request(WEB)
+    world.book.hear(None, request)
+    world.book.hear(request, None)
+    assert world.engine.done[-1] == ("released", "web from n1")
+
+
+def test_an_answer_that_comes_after_the_deletion_holds_the_room_too() -> None:
+    world, told = World(WEB), list[Status]()
+    world.cache.assume(PodInfo(WEB).bound_to("n1"))
+    request = world.request(WEB)
+    world.book.only_failures = True
+    world.book._went(request)  # told by a list; the watch has not told that there was one
+    world.book.made(request, WEB)
+    assert world.book.follow_up(WEB, told.append) is None
+    assert world.node_of(WEB) == "n1"
+    world.request_timeout_passes()
+    assert [each.message for each in told] == ["the bind request was deleted before the pod was bound"]
+
+
+def test_a_request_that_may_come_back_stays_and_its_pod_is_not_tried() -> None:
+    """A create of it with an unknown outcome may still land: the next request would have the same name."""
+    world = World(WEB)
+    world.book.hear(None, world.request(WEB))
+    world.book.hear(None, world.request(WEB, phase="Failed", failed_attempts=3, reason="no quota"))
+    (deletion,) = world.engine.deleted
+    assert deletion.postponed is not None
+    deletion.postponed(world.clock.monotonic_s() + 60)
+    assert world.node_of(WEB) is None  # what the request gave up is free
+    assert world.failures.blocked("u1") == (
+        "BindFailed: the bind request to node n1 was given up and cannot be replaced yet: an earlier create of it, "
+        "whose outcome is unknown, may still land; it is tried again in 60 s"
+    )
+    world.clock.advance(59)
+    world.book.tidy()
+    assert ("wake", "u1") not in world.engine.done
+    assert len(world.engine.deleted) == 2
+    world.clock.advance(1)
+    world.book.tidy()
+    assert world.engine.done[-1] == ("wake", "u1")
+    assert world.failures.blocked("u1") == ""
+
+
+def test_a_live_request_that_may_come_back_keeps_its_pod_on_its_node() -> None:
+    world = World(WEB, nodes=("n2",))
+    world.book.hear(None, world.request(WEB))
+    world.book.tidy()
+    (deletion,) = world.engine.deleted
+    assert deletion.postponed is not None
+    deletion.postponed(world.clock.monotonic_s() + 60)
+    assert world.node_of(WEB) == "n1"
+    assert world.failures.blocked("u1") == ""
 
 
 def test_a_request_to_a_node_that_is_gone_is_deleted() -> None:
@@ -276,6 +388,8 @@ def test_where_another_request_is_there_the_stale_one_is_gone(again: bool) -> No
     world, refused = stale_and_refused()
     assert refused.then is not None
     refused.then(world.request(WEB, "n2") if again else None)
+    if not again:
+        world.request_timeout_passes()
     assert ("released", "web from n1") in world.engine.done
     assert world.node_of(WEB) == ("n2" if again else None)
     assert world.engine.deleted == []
@@ -382,6 +496,7 @@ def test_who_made_a_request_is_told_how_it_ended(ends: Any, message: str) -> Non
     assert world.book.follow_up(WEB, told.append) is None
     assert world.book.waiting == 1
     ends(world)
+    world.request_timeout_passes()
     world.book.pod_gone(WEB)
     assert [(each.ok, each.message) for each in told] == [(not message, message)], "once, whatever comes later"
     assert world.book.waiting == 0
@@ -412,10 +527,10 @@ def test_a_request_that_went_before_anybody_could_wait_for_it_is_lost() -> None:
     world.cache.assume(PodInfo(WEB).bound_to("n1"))
     world.book.made(world.request(WEB), WEB)
     world.book.hear(world.book.known[WEB.key], None)
-    status = world.book.follow_up(WEB, told.append)
-    assert status is not None
-    assert status.message == "the bind request was deleted before the pod was bound"
-    assert (told, world.book.waiting) == ([], 0)
+    assert world.book.follow_up(WEB, told.append) is None
+    world.request_timeout_passes()
+    assert [each.message for each in told] == ["the bind request was deleted before the pod was bound"]
+    assert world.book.waiting == 0
 
 
 def test_whoever_stops_lets_go_of_what_was_handed_over() -> None:
@@ -470,6 +585,7 @@ def test_a_request_of_which_nobody_hears_is_asked_for_and_freed_where_it_is_gone
     assert world.node_of(WEB) == "n1"
     world.clock.advance(16)
     world.book.still_there(frozenset(), world.book.uids)
+    world.request_timeout_passes()
     assert world.engine.done[-1] == ("released", "web from n1")
     assert not world.book.in_doubt
 
@@ -507,8 +623,8 @@ def test_a_failure_that_leaves_the_watch_was_tried_again_or_deleted(deleted: boo
     assert world.node_of(WEB) == "n1"
     assert world.book.in_doubt
     world.book.still_there(frozenset() if deleted else world.book.uids, world.book.uids)
+    world.request_timeout_passes()
     assert world.node_of(WEB) == (None if deleted else "n1")
-    assert not world.book.in_doubt
 
 
 def test_one_that_was_given_up_leaves_the_watch_only_when_it_is_deleted() -> None:
@@ -592,6 +708,8 @@ def test_the_device_is_free_when_nobody_is_to_get_it(end: str) -> None:
         world.book.pod_gone(pod)
     else:
         world.book.hear(request, None)
+        assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+        world.request_timeout_passes()
     assert not world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
 
 
@@ -607,3 +725,16 @@ def test_the_device_stays_the_pods_own_when_it_is_placed() -> None:
     assert world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
     world.cache.put(make_claim(name="c", version="3"))
     assert not world.cache.devices.in_use.is_held(DeviceId(DRIVER, "n1", "a"))
+
+
+def test_a_pod_that_goes_before_its_request_is_answered_is_not_waited_for() -> None:
+    world = World(WEB)
+    world.cache.assume(PodInfo(WEB).bound_to("n1"))
+    world.engine.pods.clear()
+    world.book.pod_gone(WEB)
+    world.book.made(world.request(WEB), WEB)
+    told: list[Status] = []
+    status = world.book.follow_up(WEB, told.append)
+    assert status is not None
+    assert status.message == "pod default/web is gone"
+    assert world.book.waiting == 0

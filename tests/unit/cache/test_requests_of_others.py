@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from bayplan.cache import Cache
 from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.devices.identity import DeviceId
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, ClaimAllocation, new_request
 from bayplan.objects.core import Pod, PodResourceClaim
+from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
 from builders import changed
 from device_builders import DRIVER, make_allocation, make_claim
@@ -38,6 +40,12 @@ class World:
         made = new_request(pod, node, annotations={}, backoff_limit=3)
         meta = msgspec.structs.replace(made.metadata, uid=uid, resource_version=str(self._versions))
         return msgspec.structs.replace(made, metadata=meta, status=BindRequestStatus(**status))
+
+    def of_any_uid(self, pod: Pod, **status: Any) -> BindRequest:
+        """A request without the uid of its pod, as an upstream CRD prunes it: it is for any pod of that name."""
+        made = self.request(pod, **status)
+        meta = msgspec.structs.replace(made.metadata, owner_references=())
+        return msgspec.structs.replace(made, metadata=meta, spec=msgspec.structs.replace(made.spec, pod_uid=""))
 
     def node_of(self, pod: Pod) -> str | None:
         found = self.cache.pod(pod.uid)
@@ -160,3 +168,104 @@ def test_the_devices_of_such_a_request_are_nobody_elses_until_it_goes() -> None:
     assert world.others.request_of(pod) is made
     world.others.hear(made, None)
     assert not held(DeviceId(DRIVER, "n1", "a"))
+
+
+@pytest.mark.parametrize("told_of_others", [True, False], ids=["requests-are-known", "no-request-is-known"])
+def test_a_request_that_comes_after_its_pod_is_gone_takes_no_room(told_of_others: bool) -> None:
+    world = World()
+    if told_of_others:
+        world.others.hear(None, world.request(OURS, uid="r0"))
+    world.others.pod_waits(THEIRS)
+    world.others.pod_gone(THEIRS)
+    world.others.hear(None, world.request(THEIRS))
+    assert world.node_of(THEIRS) is None
+
+
+def test_a_pod_that_goes_leaves_the_next_of_its_name_waiting() -> None:
+    world = World()
+    world.others.pod_waits(LATER)
+    world.others.pod_gone(THEIRS)
+    world.others.hear(None, world.request(LATER, "n2"))
+    assert world.node_of(LATER) == "n2"
+
+
+@pytest.mark.parametrize("end", ["placed", "placed-unseen", "gone", "gone-unseen", "succeeded", "succeeded-unseen"])
+def test_a_request_ends_with_its_pod(end: str) -> None:
+    """`unseen`: the pod was never shown without a node. The next pod of its name does not inherit the request."""
+    world = World()
+    if not end.endswith("unseen"):
+        world.others.pod_waits(THEIRS)
+    world.others.hear(None, world.of_any_uid(THEIRS))
+    placed = changed(THEIRS, spec={"node_name": "n1"})
+    if end.startswith("gone"):
+        world.others.pod_gone(THEIRS)
+    elif end == "succeeded-unseen":
+        world.others.hear(None, world.of_any_uid(THEIRS, phase="Succeeded"))
+    else:
+        world.cache.add_pod(placed)
+        world.others.pod_placed(placed)
+        if end == "succeeded":
+            world.others.hear(None, world.of_any_uid(THEIRS, phase="Succeeded"))
+    assert world.others.request_of(THEIRS) is None
+    world.others.pod_waits(LATER)
+    assert world.node_of(LATER) is None
+
+
+def test_a_request_that_has_succeeded_is_known_until_its_pod_is_shown_on_the_node() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    world.others.hear(None, world.request(THEIRS))
+    done = world.request(THEIRS, phase="Succeeded")
+    world.others.hear(None, done)
+    assert world.others.request_of(THEIRS) is done
+    world.others.pod_placed(changed(THEIRS, spec={"node_name": "n1"}))
+    assert world.others.request_of(THEIRS) is None
+
+
+def test_a_request_that_goes_before_the_news_of_its_pod_leaves_the_pod_on_its_node() -> None:
+    """The cache has the pod from the API server already; only then the request is deleted."""
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    world.cache.add_pod(changed(THEIRS, spec={"node_name": "n1"}))
+    world.others.hear(made, None)
+    assert world.cache.is_confirmed(THEIRS.uid)
+    assert world.freed == []
+
+
+def test_the_devices_of_a_pod_on_its_node_are_held_as_its_claim_says() -> None:
+    world = World()
+    pod = changed(THEIRS, spec={"resource_claims": (PodResourceClaim("gpu", resource_claim_name="c"),)})
+    world.cache.put(make_claim(name="c"))
+    made = world.request(pod)
+    brought = (ClaimAllocation("gpu", make_allocation({"pool": "n1", "device": "a"})),)
+    made = msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, resource_claim_allocations=brought))
+    world.others.pod_waits(pod)
+    world.others.hear(None, made)
+    world.others.pod_placed(changed(pod, spec={"node_name": "n1"}))
+    world.others.hear(made, None)
+    held = world.cache.devices.in_use.is_held
+    assert held(DeviceId(DRIVER, "n1", "a"))
+    world.cache.put(make_claim(name="c", allocation=make_allocation({"pool": "n1", "device": "a"}), version="2"))
+    assert held(DeviceId(DRIVER, "n1", "a"))
+    world.cache.put(make_claim(name="c", version="3"))
+    assert not held(DeviceId(DRIVER, "n1", "a"))
+
+
+def test_a_pod_that_goes_frees_the_room_that_its_request_took() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    world.others.hear(None, world.request(THEIRS))
+    world.others.pod_gone(THEIRS)
+    assert world.node_of(THEIRS) is None
+    assert world.freed == ["web from n1"]
+
+
+def test_what_we_assume_of_our_own_pods_is_left_alone() -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    world.cache.assume(PodInfo(OURS).bound_to("n1"))
+    world.others.pod_gone(OURS)
+    assert world.node_of(OURS) == "n1"
+    assert world.freed == []

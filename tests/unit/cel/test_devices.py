@@ -8,6 +8,8 @@ import pytest
 
 from bayplan import cel
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Semver
+from bayplan.cel.parser import parse
+from bayplan.cel.source import Source
 from bayplan.errors import ExpressionError
 from bayplan.objects.quantity import Quantity
 
@@ -105,6 +107,30 @@ def test_depth_is_limited(environment: DeviceEnvironment, expression: str) -> No
 def test_long_is_not_deep(environment: DeviceEnvironment, gpu: DeviceView) -> None:
     assert environment.compile(" && ".join(["true"] * 2000)).evaluate(gpu)
     assert environment.compile(" + ".join(["1"] * 200) + " == 200").evaluate(gpu)
+
+
+SUM, RELATION = " + ".join(["1"] * 200), " == ".join(["1"] * 200)
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_too_deep"),
+    [
+        pytest.param(" + ".join(["1"] * 300), True, id="sum"),
+        pytest.param(" * ".join(["1"] * 300), True, id="product"),
+        pytest.param(" == ".join(["1"] * 300), True, id="relation"),
+        pytest.param("1" + ".a" * 300, True, id="selects"),
+        pytest.param(f"{SUM} == 200 && {SUM} == 200 || {SUM} == 200", False, id="sums-side-by-side"),
+        pytest.param(f"{SUM} < {SUM}", False, id="sums-of-a-relation"),
+        pytest.param(f"{RELATION} && {RELATION}", False, id="relations-side-by-side"),
+        pytest.param(f"[{SUM}, {SUM}]", False, id="sums-of-a-list"),
+    ],
+)
+def test_the_depth_of_a_chain_is_limited(expression: str, is_too_deep: bool) -> None:
+    if is_too_deep:
+        with pytest.raises(CompileError, match="expression recursion limit exceeded: 250"):
+            parse(Source(expression))
+    else:
+        assert parse(Source(expression))
 
 
 def test_public_names() -> None:

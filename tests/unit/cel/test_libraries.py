@@ -28,6 +28,9 @@ HOLDS = [
     # conversions
     "string(1e6) == '1e+06' && string(123456.0) == '123456' && string(duration('90m')) == '5400s'",
     "int('-42') == -42 && uint(1.9) == 1u && double('.5') == 0.5 && bool('T') && bytes('é') == b'\\xc3\\xa9'",
+    "uint(1e19) == 10000000000000000000u && uint(0.0) == 0u && int(9.2e18) == 9200000000000000000",
+    "1e19 > 9000000000000000000u && dyn(1e19) == 10000000000000000000u && 2e19 > 18446744073709551615u && -0.5 < 0u",
+    "{10000000000000000000u: 'a'}[dyn(1e19)] == 'a'",
     # regular expressions
     "'ab12'.find('[0-9]+') == '12' && 'a1b2'.findAll('[0-9]') == ['1', '2'] && 'a1b2'.findAll('[0-9]', 1) == ['1']",
     # quantities
@@ -80,6 +83,20 @@ FAILS = {
     "('%' + 'z').format([1]) == ''": 'could not parse formatting clause: unrecognized formatting clause "z"',
     "{'a': 1, 'b': 1}.transformMapEntry(k, v, {v: k}) == {}": "insert failed: key 1 already exists",
 }
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("uint(18446744073709551616.0) == 0u", "unsigned integer overflow"),
+        ("uint(-1.0) == 0u", "unsigned integer overflow"),
+        ("uint(-1) == 0u", "unsigned integer overflow"),
+        ("int(9223372036854775808.0) == 0", "integer overflow"),
+        ("int(9223372036854775808u) == 0", "integer overflow"),
+    ],
+)
+def test_conversions_out_of_range_are_refused(ask: Ask, expression: str, text: str) -> None:
+    assert ask(expression) == f"refused: program instantiation failed: {text}"
 
 
 @pytest.mark.parametrize(("expression", "text"), FAILS.items(), ids=FAILS)

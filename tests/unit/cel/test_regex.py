@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 
 from bayplan.cel.regex import Machine, Regex
@@ -64,6 +66,39 @@ def test_refused(pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match="error parsing regexp") as caught:
         parse(pattern)
     assert str(caught.value) == f"error parsing regexp: {reason}"
+
+
+CONTROLS = "".join(map(chr, range(32)))
+CLASSES = {
+    "[[:alnum:]]": string.ascii_letters + string.digits,
+    "[[:alpha:]]": string.ascii_letters,
+    "[[:ascii:]]": "".join(map(chr, range(128))),
+    "[[:blank:]]": " \t",
+    "[[:cntrl:]]": CONTROLS + "\x7f",
+    "[[:digit:]]": string.digits,
+    "[[:graph:]]": string.ascii_letters + string.digits + string.punctuation,
+    "[[:lower:]]": string.ascii_lowercase,
+    "[[:print:]]": string.ascii_letters + string.digits + string.punctuation + " ",
+    "[[:punct:]]": string.punctuation,
+    "[[:space:]]": string.whitespace,
+    "[[:upper:]]": string.ascii_uppercase,
+    "[[:word:]]": string.ascii_letters + string.digits + "_",
+    "[[:xdigit:]]": string.hexdigits,
+    r"\d": string.digits,
+    r"\w": string.ascii_letters + string.digits + "_",
+    r"\s": "\t\n\f\r ",
+}
+
+
+@pytest.mark.parametrize(("pattern", "members"), CLASSES.items(), ids=CLASSES)
+def test_members_of_a_class(pattern: str, members: str) -> None:
+    """Go's table of classes; both engines, and the class negated."""
+    regex, machine = Regex(pattern), Machine(parse(pattern))
+    negated = Regex(f"[^{pattern[1:]}" if pattern.startswith("[") else f"[^{pattern}]")
+    characters = [chr(each) for each in range(160)]
+    assert {each for each in characters if regex.matches(each)} == set(members)
+    assert {each for each in characters if machine.search(each, 0) is not None} == set(members)
+    assert {each for each in characters if not negated.matches(each)} == set(members)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)(.*)x"])

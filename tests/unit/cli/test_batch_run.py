@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bayplan.batch.live.options import BatchOptions
@@ -11,6 +13,7 @@ from bayplan.config.own_settings import OwnSettings
 from bayplan.config.volcano_features import go_volcano_gates
 from command_runs import Run
 
+GOOD = "actions: allocate\ntiers: [{plugins: [{name: gang}]}]\n"
 CHART = [
     "--logtostderr",
     "--scheduler-name=volcano",
@@ -50,3 +53,28 @@ def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
     flags = {**{flag.name: flag.default for flag in BATCH_FLAGS}, "feature-gates": go_volcano_gates(text)}
     options: BatchOptions = batch_settings(flags, (), trust_writable=False, own=OwnSettings()).options
     assert options.queues_admit is bool(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "refused"),
+    [
+        pytest.param(GOOD, True, False, id="good"),
+        pytest.param("actions: [", True, True, id="broken"),
+        pytest.param("actions: [", False, False, id="broken-but-there-is-a-default"),
+    ],
+)
+def test_without_a_default_a_broken_file_ends_the_command(
+    run: Run, tmp_path: Path, text: str, strict: bool, refused: bool
+) -> None:
+    """Otherwise it goes on to connect, and says that of this cluster nothing is known."""
+    path = tmp_path / "conf"
+    path.write_text(text, encoding="utf-8")
+    flags = ["--disable-default-scheduler-config"] if strict else []
+    ended = run("batch", "--scheduler-conf", path, *flags, "--kubeconfig", "/nowhere")
+    assert ended.code == 1
+    assert (f"error: {path}: " in ended.err, "/nowhere" in ended.err) == (refused, not refused), ended.text
+
+
+def test_no_default_and_no_file_is_refused(run: Run) -> None:
+    ended = run("batch", "--disable-default-scheduler-config", "--kubeconfig", "/nowhere")
+    assert (ended.code, "name one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)

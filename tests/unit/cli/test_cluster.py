@@ -90,6 +90,19 @@ def test_how_pods_live_is_told_to_the_cluster_in_the_background(
         cluster.command(["up", "--detach", "--exit-code", "256"], standalone_mode=False)
 
 
+def test_how_commits_are_synced_is_passed_to_the_cluster_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(cluster, "_start_detached", lambda _, settings: given.append(settings.arguments()))
+    cluster.command(["up", "--detach", "--data", "x.db"], standalone_mode=False)
+    cluster.command(["up", "--detach", "--data", "x.db", "--data-sync", "normal"], standalone_mode=False)
+    assert [each[each.index("--data-sync") + 1] for each in given] == ["full", "normal"]
+    with pytest.raises(UsageError, match="--data-sync is about the file of --data; name one"):
+        cluster.command(["up", "--detach", "--data-sync", "normal"], standalone_mode=False)
+
+
 def test_a_cluster_that_cannot_start_says_why(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("no database " * 100)

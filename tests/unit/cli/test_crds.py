@@ -14,6 +14,7 @@ import yaml
 from bayplan.cli import main
 from bayplan.cli.crds import all_definitions
 from bayplan.objects.volcano_definitions import unchanged_definitions
+from command_runs import NOWHERE, Run
 from served_cluster import served
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -34,6 +35,37 @@ def test_all_of_them_where_no_cluster_is_known(
     found, err = printed(capsys)
     assert found == all_definitions()
     assert "there is no cluster to talk to" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("--kubeconfig", "FILE"), id="its-file-is-named"),
+        pytest.param(("--context", "x"), id="its-context-is-named"),
+        pytest.param(("--master", "http://127.0.0.1:9"), id="its-address-is-named"),
+        pytest.param(("--install",), id="it-is-to-have-them"),
+    ],
+)
+def test_a_named_cluster_that_does_not_answer_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    ended = run("crds", *(str(tmp_path / "config") if each == "FILE" else each for each in arguments))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert "no cluster was asked" not in ended.err
+
+
+def test_all_of_them_where_the_usual_cluster_does_not_answer(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    ended = run("crds")
+    assert ended.code == 0
+    assert [each for each in yaml.load_all(ended.out, yaml.CSafeLoader) if each] == all_definitions()
+    assert "no cluster was asked" in ended.err
 
 
 def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:

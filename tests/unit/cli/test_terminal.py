@@ -16,6 +16,8 @@ from bayplan.cli.demo_screen import Screen
 from bayplan.cli.terminal import Grid, cell_text
 from bayplan.cli.top import gauge, ordered, picture, told
 from bayplan.controllers import NodePool, nodes_of
+from bayplan.objects.core import Container, ResourceRequirements
+from bayplan.testing import make_pod
 
 ROWS = [["web-8595f469dc-b59v5", "Running", "a text that is rather long"], ["web-2", "Pending", "short"]]
 
@@ -113,6 +115,18 @@ def test_the_fullest_nodes_come_first() -> None:
     assert [each.name for each in ordered(nodes, "name")] == ["a", "b", "c"]
     assert gauge(0.5, 4).plain == "██░░"
     assert gauge(2.0, 4).plain == "████"
+
+
+def test_a_node_counts_what_its_pods_ask_for() -> None:
+    node = NodeUse("a", offered={"cpu": 4000})
+    requests = ResourceRequirements(requests={"cpu": "500m", "example.com/gpu": "2"})
+    web = make_pod(containers=[Container(name="web", resources=requests)])
+    for _ in range(2):
+        node.add(web, 1)
+    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"], node.share("cpu")) == (2, 1000, 4, 0.25)
+    node.add(web, -1)
+    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"]) == (1, 500, 2)
+    assert node.share("memory") == 0.0
 
 
 def view_of(*nodes: NodeUse) -> ClusterView:

@@ -18,53 +18,8 @@ from bayplan.client.kubeconfig import ExecConfig
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.meta import micro_time
-from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
-
-PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-
-
-class LeaseServer:
-    """The one Lease of an API server, with optimistic concurrency; can be made to fail."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.version = 100
-        self.fails: Answer | None = None
-        self.writes: list[str] = []
-        self.asked: list[str] = []
-
-    def __call__(self, request: Request) -> Answer:
-        self.asked.append(request.method)
-        if self.fails is not None:
-            return self.fails
-        if request.method == "POST":
-            assert request.path == PATH
-            return self._store(request.json) if self.lease is None else status(409, "AlreadyExists")
-        assert request.path == f"{PATH}/kube-scheduler"
-        if self.lease is None:
-            return status(404, "NotFound")
-        if request.method == "GET":
-            return Reply(200, self.lease)
-        if request.json["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-            return status(409, "Conflict", "modified")
-        return self._store(request.json)
-
-    def _store(self, lease: dict[str, Any]) -> Reply:
-        self.version += 1
-        self.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self.version)}}
-        self.writes.append(lease["spec"]["holderIdentity"])
-        return Reply(200, self.lease)
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        assert self.lease is not None
-        spec: dict[str, Any] = self.lease["spec"]
-        return spec
-
-    def steal(self, who: str) -> None:
-        """Another candidate takes the lease, rightly or not."""
-        assert self.lease is not None
-        self._store({**self.lease, "spec": {**self.spec, "holderIdentity": who, "renewTime": f"by {who}"}})
+from lease_server import LeaseServer, taken
+from wire_server import Answer, Hang, Request, WireServer, on_loop, status, until
 
 
 class World:
@@ -96,17 +51,6 @@ async def world(identity: str = "me", program: ExecConfig | None = None, **more:
         server.client(clock, timeout_s=5.0, target=server.target(exec=program)) as client,
     ):
         yield World(leases, clock, Election(client, identity=identity, **more))
-
-
-def taken(by: str, renewed: str = "x") -> dict[str, Any]:
-    spec = {
-        "holderIdentity": by,
-        "leaseDurationSeconds": 15,
-        "acquireTime": "then",
-        "renewTime": renewed,
-        "leaseTransitions": 4,
-    }
-    return {"metadata": {"name": "kube-scheduler", "namespace": "kube-system", "resourceVersion": "7"}, "spec": spec}
 
 
 def test_times_are_written_as_the_server_writes_them() -> None:
@@ -179,6 +123,20 @@ async def test_a_lease_of_somebody_else_is_waited_for_until_it_ends() -> None:
         assert 15.0 <= w.clock.monotonic_s() < 20.0
         assert w.leases.spec["leaseTransitions"] == 5
         assert heard == ["other", "me"]
+
+
+@pytest.mark.parametrize("died_at_s", [20.0, 20.5, 21.0, 21.5, 22.0])
+@on_loop
+async def test_a_dead_leader_is_replaced_within_1_2_lease_durations(died_at_s: float) -> None:
+    async with world() as w:
+        w.leases.steal("other")
+        acquiring = asyncio.create_task(w.election.acquire())
+        while w.clock.monotonic_s() < died_at_s:
+            await w.passes(0.25)
+            w.leases.steal("other")
+        while not acquiring.done():
+            await w.passes(0.25)
+        assert 15.0 <= w.clock.monotonic_s() - died_at_s <= 1.2 * 15.0
 
 
 @on_loop
@@ -347,6 +305,21 @@ async def test_stopping_gives_the_lease_up() -> None:
             await holding
         assert w.leases.spec["holderIdentity"] == ""
         assert w.leases.spec["leaseDurationSeconds"] == 1
+        with pytest.raises(LeaseLost):
+            w.election.check()
+
+
+@on_loop
+async def test_a_lease_that_is_retained_expires_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    async with world() as w:
+        holding = await w.leads()
+        w.election.retain()
+        await w.passes(2)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        assert w.leases.spec["holderIdentity"] == w.election.identity
+        assert "is not given up and expires in 15 s: a write may still take effect" in caplog.text
         with pytest.raises(LeaseLost):
             w.election.check()
 

@@ -18,6 +18,7 @@ from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
 from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
 
+UNSCHEDULABLE = {"type": "Warning", "reason": "Unschedulable", "action": "", "note": "no room"}
 PATH = "/apis/events.k8s.io/v1/namespaces/team/events"
 
 
@@ -103,18 +104,47 @@ async def test_a_series_is_told_after_its_first_event_even_when_both_wait() -> N
 
 
 @on_loop
-async def test_the_end_of_a_series_is_told_by_itself() -> None:
+async def test_a_series_that_goes_on_is_written_every_half_an_hour_and_ends_without_a_write() -> None:
     async with world() as w:
         await until(lambda: w.clock.sleepers)  # the first sweep is over
-        for _ in range(5):
-            w.failed()
-        await w.drained()
-        await until(lambda: w.store.series == [5], tick=lambda: w.clock.advance(20))
-        await w.drained()
-        assert 360 < w.clock.monotonic_s() <= 800
+
+        async def five_minutes(*, failing: bool) -> None:
+            if failing:
+                w.failed()
+                await w.drained()
+            for _ in range(5):
+                w.clock.advance(60)
+                await asyncio.sleep(0)
+                await w.drained()
+
+        for _ in range(8):
+            await five_minutes(failing=True)
+        (written,) = w.store.series
+        assert 6 <= written <= 8
+        asked = len(w.server.requests)
+        assert asked == 3, "the first, the second, and one after half an hour"
+        for _ in range(24):
+            await five_minutes(failing=False)
+        assert len(w.server.requests) == asked
         w.failed()
         await w.drained()
-        assert w.store.series == [5, 1]
+        assert w.store.series == [written, 1]
+
+
+@on_loop
+async def test_recorders_of_both_groups_share_a_sink() -> None:
+    async with world() as w:
+        core = EventRecorder("b", host="h", clock=w.clock, chance=random.Random(0), post=w.sink.post_core)
+        w.failed("p")
+        for _ in range(3):
+            core.event(Pod(metadata=ObjectMeta(name="q", namespace="team", uid="q")), **UNSCHEDULABLE)
+            await w.drained()
+        assert [each.partition("/team/")[0] for each in w.server.asked()] == [
+            "POST /apis/events.k8s.io/v1/namespaces",
+            "POST /api/v1/namespaces",
+            *["PATCH /api/v1/namespaces"] * 2,
+        ]
+        assert [each.get("count") for each in w.store.events.values()] == [None, 3]
 
 
 @on_loop
@@ -194,6 +224,9 @@ async def test_without_the_lease_nothing_is_written() -> None:
     class Lost:
         def check(self) -> None:
             raise LeaseLost("somebody else leads")
+
+        async def hold_back(self) -> None:
+            self.check()
 
     async with world() as w:
         w.sink.client.guard(Lost())

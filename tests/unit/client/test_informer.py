@@ -105,7 +105,7 @@ async def test_a_list_and_then_a_watch_from_its_version() -> None:
         assert first.options == {"limit": "500", "resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}
         assert second.options["resourceVersion"] == "10"
         assert second.options["allowWatchBookmarks"] == "true"
-        assert 300 <= int(second.options["timeoutSeconds"]) < 600
+        assert 16 <= int(second.options["timeoutSeconds"]) <= 20
 
 
 @on_loop
@@ -161,13 +161,55 @@ async def test_a_watch_that_ends_is_resumed_where_it_was(how: str) -> None:
         assert len(w.server.requests) == 3
 
 
+NOTICED_S = 30.0
+"""A silently dead watch is replaced within this time."""
+
+
+@pytest.mark.parametrize("dead", [Feed, Hang], ids=["after-its-head", "before-its-head"])
 @on_loop
-async def test_a_watch_in_silence_is_dropped_and_resumed() -> None:
-    feed, second = Feed(), Feed(added(node("a", 11)))
-    async with world(listed(10), feed, second) as w:
-        await feed.begun.wait()
-        await w.tells("add a@11")
-        assert w.clock.monotonic_s() >= 180.0
+async def test_a_silently_dead_watch_is_resumed_within_30_s_each_time(dead: Callable[[], Answer]) -> None:
+    script = [dead(), Feed(added(node("a", 11))), dead(), dead(), Feed(added(node("b", 12)))]
+    async with world(listed(10), *script) as w:
+        for number in range(1, len(script)):
+            await w.asks(number + 1)
+            began = w.clock.monotonic_s()
+            await w.asks(number + 2)
+            assert w.clock.monotonic_s() - began <= NOTICED_S
+        await w.tells("add a@11", "add b@12")
+        versions = [each.options["resourceVersion"] for each in w.server.requests[1:6]]
+        assert versions == ["10", "10", "11", "11", "11"]
+
+
+@on_loop
+async def test_a_quiet_watch_ends_with_a_bookmark_and_goes_on_over_the_same_connection() -> None:
+    feeds = [Feed(), Feed(), Feed()]
+    async with world(listed(10), *feeds) as w:
+        for number, feed in enumerate(feeds):
+            await feed.begun.wait()
+            w.clock.advance(18.0)
+            feed.send(bookmark(20 + number))
+            feed.end()
+        last = await w.asks(5)
+        assert last.options["resourceVersion"] == "22"
+        assert w.server.connections == 1
+
+
+@on_loop
+async def test_a_streamed_list_has_minutes_and_its_watch_is_replaced_after_a_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = Feed(added(node("a", 1)), bookmark(10, initial_end=True))
+    async with world(first, Feed(added(node("b", 11))), streaming=True) as w:
+        await w.tells("add a@1")
+        began = w.clock.monotonic_s()
+        await w.tells("add b@11")
+        assert w.clock.monotonic_s() - began <= NOTICED_S
+        one, two = w.server.requests
+        assert 300 <= int(one.options["timeoutSeconds"]) <= 600
+        assert (two.options["resourceVersion"], "sendInitialEvents" in two.options) == ("10", False)
+        assert 16 <= int(two.options["timeoutSeconds"]) <= 20
+        assert not [each for each in caplog.records if "watch ended" in each.getMessage()]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,38 @@ async def test_retry_after_is_obeyed(code: int) -> None:
         assert len(server.requests) == 1
         clock.advance(0.5)
         assert (await request).status == 201
+
+
+@pytest.mark.parametrize(
+    ("code", "lost", "unknown"),
+    [
+        pytest.param(500, Unreachable("connection refused"), True, id="5xx-then-refused-connection"),
+        pytest.param(503, errors.Unidentified("no credentials"), True, id="5xx-then-no-credentials"),
+        pytest.param(500, errors.Untrusted("another server"), True, id="5xx-then-untrusted-server"),
+        pytest.param(429, Unreachable("connection refused"), False, id="429-then-refused-connection"),
+    ],
+)
+@on_loop
+async def test_a_5xx_is_remembered_when_the_next_try_is_not_sent(code: int, lost: Unreachable, unknown: bool) -> None:
+    clock = ManualClock()
+    async with (
+        WireServer(script=[status(code, "Busy", Retry_After="1")]) as server,
+        server.client(clock) as client,
+    ):
+        transport = client.transport
+        once = transport._once
+
+        async def first_try_only(*args: Any) -> Any:
+            if server.requests:
+                raise lost
+            return await once(*args)
+
+        transport._once = first_try_only  # type: ignore[method-assign]
+        request = asyncio.create_task(transport.request("POST", "/x", b"{}"))
+        await until(request.done, tick=lambda: clock.advance(0.5))
+        with pytest.raises(type(lost)) as caught:
+            request.result()
+        assert (caught.value.sent, caught.value.outcome_unknown) == (unknown, unknown)
 
 
 @on_loop
@@ -238,6 +272,9 @@ class Refuses:
     def check(self) -> None:
         raise LeaseLost("not now")
 
+    async def hold_back(self) -> None:
+        self.check()
+
 
 @on_loop
 async def test_the_guard_stops_every_write_and_no_read() -> None:
@@ -288,6 +325,61 @@ async def test_a_stream_waits_for_its_reader() -> None:
             while piece := await stream.piece():
                 size += len(piece)
         assert size == 256 << 17
+
+
+@on_loop
+async def test_a_reader_that_is_busy_for_long_loses_no_stream() -> None:
+    clock, feed = ManualClock(), Feed()
+    async with (
+        WireServer(lambda _: feed) as server,
+        server.client(clock) as client,
+        client.transport.stream("/watch", quiet_s=25.0) as stream,
+    ):
+        feed.write(b"one")
+        assert await stream.piece() == b"one"
+        for _ in range(100):
+            clock.advance(1.0)
+            await asyncio.sleep(0.001)  # the sweeper looks at the connections
+        feed.write(b"two")
+        assert await stream.piece() == b"two"
+
+
+@on_loop
+async def test_a_silent_stream_closes_the_idle_connections_with_it() -> None:
+    """Whatever swallows the stream may swallow a request on any connection that was open before."""
+    clock = ManualClock()
+    async with (
+        WireServer(lambda request: Feed() if request.path == "/watch" else Reply()) as server,
+        server.client(clock) as client,
+        client.transport.stream("/watch", quiet_s=25.0) as stream,
+    ):
+        await client.transport.request("GET", "/x")
+        assert server.connections == 2
+        waiting = asyncio.ensure_future(stream.piece())
+        await until(waiting.done, tick=lambda: clock.advance(0.5))
+        with pytest.raises(TimedOut):
+            waiting.result()
+        assert 25.0 <= clock.monotonic_s() <= 26.0
+        assert not client.transport._pool._idle
+        await client.transport.request("GET", "/x")
+        assert server.connections == 3
+
+
+@on_loop
+async def test_a_peer_that_acknowledges_nothing_is_noticed_within_30_s() -> None:
+    """By the kernel: idle connections by keepalive probes, others by the time that data may stay unacknowledged."""
+    async with WireServer(ok) as server, server.client() as client:
+        await client.transport.request("GET", "/x")
+        (connection,) = client.transport._pool._idle
+        assert connection._transport is not None
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle_s, between_s, count = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle_s + between_s * count <= 30
+        assert 0 < sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
 
 
 @on_loop

@@ -343,3 +343,20 @@ def test_keys_are_told_as_people_write_them(fault: Exception, caplog: pytest.Log
         "bind request default/web",
         "bind request node-1",
     ]
+
+
+@on_loop
+async def test_draining_waits_for_what_is_under_way_and_begins_nothing() -> None:
+    async with working() as w:
+        w.hold = asyncio.Event()
+        w.queue.add("under way")
+        await w.turns()
+        draining = asyncio.ensure_future(w.queue.drain())
+        await w.turns()
+        assert w.queue.is_busy
+        w.queue.add("later")
+        w.hold.set()
+        await draining
+        await w.turns()
+        assert not w.queue.is_busy
+        assert w.calls == [(0, "under way")]

@@ -25,6 +25,7 @@ def test_every_key_can_be_set() -> None:
         "recordsMebibytes",
         "pluginPollSeconds",
         "stopSeconds",
+        "requestTimeoutSeconds",
         "bindAttempts",
         "staleRequestSeconds",
         "binderWorkers",
@@ -38,7 +39,7 @@ def test_every_key_can_be_set() -> None:
     )
     found = load_settings(text + rest, "s.yaml")
     names = dict(zip(OwnSettings.__struct_encode_fields__, OwnSettings.__struct_fields__, strict=True))
-    assert [getattr(found, names[key]) for key in keys] == list(range(1, 11))
+    assert [getattr(found, names[key]) for key in keys] == list(range(1, 12))
     assert found.binder_lease_namespace == "ours"
     assert (found.bind_requests, found.binder_plugins) == (True, {"gpusharing": {"enabled": False}})
     assert (found.page_address, found.ties, found.mends) == ("localhost:1", "inOrder", ("tdm-midnight",))

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from batch_objects import container, job, task
-from bayplan.client import Client
+from bayplan.client import Client, Resource
 from bayplan.client.target import Target
 from bayplan.clock import ManualClock
 from bayplan.controllers.batch.group_amounts import group_amounts, texts, times
@@ -520,3 +520,74 @@ async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
         tell(jobs.jobs, whole, None)
         tell(jobs.pods, other, None)
         assert not jobs.remembers("u1")
+
+
+class Writing(VcJobs):
+    """Keeps the statuses that would be written."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.written: list[Tree] = []
+
+    async def replace_status(self, resource: Resource, item: Whole, status: Tree) -> None:  # noqa: ARG002
+        self.written.append(status)
+
+
+async def written(given: Tree, phase: str, action: str, counts: Counts, **status: Any) -> Tree:
+    """The status of a job that was in this phase, one action later; it is NOW."""
+    state = {"phase": phase, "lastTransitionTime": "2025-12-31T23:00:00Z"}
+    whole = view(given, state=state, **status)
+    clock = ManualClock(NOW)
+    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    async with Client(target, clock=clock, chance=random.Random(0)) as client:
+        jobs = Writing(World(client))
+        await jobs._write(whole, dict(whole.item.status), counts, step_for(phase, action))
+    (found,) = jobs.written
+    return found
+
+
+def created(at: str | None) -> Tree:
+    tree = job("a")
+    return tree if at is None else {**tree, "metadata": {**tree["metadata"], "creationTimestamp": at}}
+
+
+@pytest.mark.parametrize(
+    ("given", "phase", "before", "after"),
+    [
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completing", None, "1m30s", id="just-finished"),
+        pytest.param(created("2026-01-01T00:05:00Z"), "Completing", None, "0s", id="made-by-a-clock-ahead-of-ours"),
+        pytest.param(created(None), "Completing", None, None, id="nobody-knows-since-when"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completed", "5s", "5s", id="finished-before"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completed", None, None, id="finished-without-a-duration"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Running", None, None, id="still-running"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Restarting", "5s", "5s", id="resumed-after-it-had-finished"),
+    ],
+)
+@on_loop
+async def test_how_long_a_job_ran_is_written_when_it_finishes(
+    given: Tree, phase: str, before: str | None, after: str | None
+) -> None:
+    status = {} if before is None else {"runningDuration": before}
+    counts = Counts(running=1) if phase in ("Running", "Restarting") else Counts(succeeded=2)
+    found = await written(given, phase, "SyncJob", counts, **status)
+    assert found.get("runningDuration") == after
+
+
+@pytest.mark.parametrize(
+    ("phase", "counts", "then"),
+    [
+        pytest.param("Completing", Counts(succeeded=2), "Completed", id="another-phase"),
+        pytest.param("Completed", Counts(succeeded=2), "Completed", id="the-same-phase"),
+    ],
+)
+@on_loop
+async def test_a_status_has_a_condition_for_each_change_of_its_phase(phase: str, counts: Counts, then: str) -> None:
+    known = [{"status": "Completing", "lastTransitionTime": "2025-12-31T23:00:00Z"}]
+    kept = {"version": 3, "retryCount": 2, "controlledResources": {"plugin-env": "env"}}
+    found = await written(job("a"), phase, "SyncJob", counts, conditions=known, **kept)
+    changed = {"phase": then, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    more = [{"status": then, "lastTransitionTime": changed["lastTransitionTime"]}]
+    assert found["state"] == (changed if phase != then else {**changed, "lastTransitionTime": "2025-12-31T23:00:00Z"})
+    assert found["conditions"] == known + (more if phase != then else [])
+    assert {key: found[key] for key in kept} == kept
+    assert (found["succeeded"], found["minAvailable"]) == (2, view(job("a")).min_available)

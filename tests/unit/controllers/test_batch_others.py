@@ -165,6 +165,16 @@ def test_hypernodes_from_labels() -> None:
     assert body["spec"]["members"][0] == {"type": "Node", "selector": {"exactMatch": {"name": "a"}}}
 
 
+def test_the_first_enabled_source_of_labels_counts() -> None:
+    first, second = (
+        json.loads(configuration(config={"networkTopologyTypes": {name: [{"nodeLabel": "zone"}, {"nodeLabel": name}]}}))
+        for name in ("a", "b")
+    )
+    other = {"source": "ufm", "enabled": True}
+    sources = [other, *first["networkTopologyDiscovery"], *second["networkTopologyDiscovery"]]
+    assert label_networks(json.dumps({"networkTopologyDiscovery": sources})) == {"a": ["zone"]}
+
+
 @pytest.mark.parametrize("text", ["", "no: topology", configuration(enabled=False), "{", configuration(source="ufm")])
 def test_discovery_that_nobody_wants(text: str) -> None:
     assert label_networks(text) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayplan.client import Client
+from bayplan.client import CORE_EVENTS, Client
 from bayplan.clock import LoopClock, ManualClock
 from bayplan.controllers import Controllers, NodePool
 from bayplan.controllers.evictions import may_stay_s
@@ -79,6 +79,8 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
             toleration = stays if seconds is None else {**stays, "tolerationSeconds": seconds}
             spec = {"nodeName": "node-0", "containers": [{"name": "c", "image": "none"}], "tolerations": [toleration]}
             await world.make(PODS, {"metadata": {"name": name}, "spec": {**spec, "terminationGracePeriodSeconds": 0}})
+        running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        await world.patch_pod("never", {"status": running})
 
         async def unknown() -> bool:
             await renew(world, clock, "node-1", "node-2")
@@ -99,6 +101,13 @@ async def test_a_node_that_falls_silent_is_unknown_and_its_pods_leave_when_their
             return [each["metadata"]["name"] for each in await world.pods()] == ["never"]
 
         await passing(clock, left)
+
+        async def reported() -> bool:
+            found = [each for each in await world.list(CORE_EVENTS) if each["reason"] == "NodeNotReady"]
+            kinds = {(each["involvedObject"]["kind"], each["type"]) for each in found}
+            return kinds == {("Node", "Normal"), ("Pod", "Warning")}
+
+        await world.until(reported, "a normal event of the node and a warning of its ready pod")
         told = conditions(clock.now())
         await world.client.patch(NODES, {"status": {"conditions": told}}, name="node-0", subresource="status")
         await renew(world, clock, "node-0")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
-from bayplan.controllers.seen import CLAIMS, CLASSES, PODS, STATEFUL_SETS, VOLUMES, Tree
-from bayplan.controllers.volume_binder import DEFAULT_CLASS, make_default_class
-from controlled import controlled
+import pytest
+
+from bayplan.client import Client
+from bayplan.client.target import Target
+from bayplan.clock import ManualClock
+from bayplan.controllers.seen import CLAIMS, CLASSES, PODS, STATEFUL_SETS, VOLUMES, SeenClass, SeenVolume, Tree
+from bayplan.controllers.volume_binder import DEFAULT_CLASS, Claim, VolumeBinder, make_default_class
+from bayplan.controllers.world import Key, World
+from bayplan.objects.kinds import convert
+from controlled import controlled, tell
 from wire_server import on_loop
 
 VOLUME_CONTROLLERS = (
@@ -109,3 +117,112 @@ async def test_a_stateful_set_has_a_volume_for_each_pod(tmp_path: Path) -> None:
         assert names == ["data-db-0", "data-db-1"]
         await world.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}})
         await world.when(CLAIMS, "data-db-1", lambda it: it["metadata"]["ownerReferences"][0]["kind"] == "Pod")
+
+
+@on_loop
+async def test_a_volume_that_comes_later_serves_a_claim_that_waits(tmp_path: Path) -> None:
+    async with controlled(tmp_path, nodes=0, only=VOLUME_CONTROLLERS, housekeeping=False, scheduling=False) as world:
+        await world.make(CLAIMS, claim("data", storageClassName=""))
+        await world.when(CLAIMS, "data", lambda it: it["status"]["phase"] == "Pending")
+        await world.make(VOLUMES, volume("late", "1Gi"))
+        found = await world.when(CLAIMS, "data", bound)
+        assert found["spec"]["volumeName"] == "late"
+
+
+@on_loop
+async def test_a_released_volume_that_an_administrator_frees_serves_a_claim_that_waits(tmp_path: Path) -> None:
+    async with controlled(tmp_path, nodes=0, only=VOLUME_CONTROLLERS, housekeeping=False, scheduling=False) as world:
+        await world.make(VOLUMES, volume("disk", "1Gi"))
+        await world.make(CLAIMS, claim("first", storageClassName=""))
+        await world.when(CLAIMS, "first", bound)
+        await world.delete(CLAIMS, "first")
+        await world.when(VOLUMES, "disk", lambda it: it["status"]["phase"] == "Released")
+        await world.make(CLAIMS, claim("second", storageClassName=""))
+        await world.when(CLAIMS, "second", lambda it: it["status"]["phase"] == "Pending")
+        await world.patch(VOLUMES, "disk", {"spec": {"claimRef": None}})
+        found = await world.when(CLAIMS, "second", bound)
+        assert found["spec"]["volumeName"] == "disk"
+
+
+# What wakes a claim, without an API server.
+
+
+def seen_claim(name: str, phase: str = "Pending", **spec: Any) -> Claim:
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return convert({"metadata": meta, "spec": claim(name, **spec)["spec"], "status": {"phase": phase}}, Claim)
+
+
+def seen_volume(phase: str, *, claim_name: str = "") -> SeenVolume:
+    tree = volume("disk", "1Gi")
+    reference = {"namespace": "default", "name": claim_name} if claim_name else None
+    return convert({**tree, "spec": {**tree["spec"], "claimRef": reference}, "status": {"phase": phase}}, SeenVolume)
+
+
+def queued(binder: VolumeBinder) -> set[Key]:
+    """The keys that want work, taken out of the queue."""
+    waiting = binder.queue._waiting
+    found = set(waiting)
+    waiting.clear()
+    return found
+
+
+UNBOUND, BOUND, DISK = ("default", "unbound"), ("default", "bound"), ("", "disk")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "woken"),
+    [
+        pytest.param(None, seen_volume("Available"), {UNBOUND, DISK}, id="comes-available"),
+        pytest.param(None, seen_volume("Pending"), {DISK}, id="comes-before-its-phase"),
+        pytest.param(seen_volume("Pending"), seen_volume("Available"), {UNBOUND, DISK}, id="becomes-available"),
+        pytest.param(seen_volume("Released"), seen_volume("Available"), {UNBOUND, DISK}, id="becomes-available-again"),
+        pytest.param(seen_volume("Available"), seen_volume("Available"), {DISK}, id="stays-available"),
+        pytest.param(seen_volume("Available"), seen_volume("Bound"), {DISK}, id="is-taken"),
+        pytest.param(seen_volume("Available"), None, set(), id="goes"),
+        pytest.param(seen_volume("Bound", claim_name="bound"), None, {BOUND}, id="goes-from-its-claim"),
+        pytest.param(
+            seen_volume("Released", claim_name="bound"), seen_volume("Released"), {BOUND, DISK}, id="is-given-back"
+        ),
+        pytest.param(
+            seen_volume("Available"), seen_volume("Available", claim_name="bound"), {BOUND, DISK}, id="is-promised"
+        ),
+    ],
+)
+@on_loop
+async def test_whom_a_volume_wakes(old: SeenVolume | None, new: SeenVolume | None, woken: set[Key]) -> None:
+    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        binder = VolumeBinder(World(client))
+        tell(binder.claims, None, seen_claim("unbound"))
+        tell(binder.claims, None, seen_claim("bound", "Pending"))
+        tell(binder.claims, None, seen_claim("gone"))
+        tell(binder.claims, seen_claim("bound"), seen_claim("bound", "Bound"))
+        tell(binder.claims, seen_claim("gone"), None)
+        if old is not None:
+            tell(binder.volumes, None, old)
+        queued(binder)
+        tell(binder.volumes, old, new)
+        assert queued(binder) == woken
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "woken"),
+    [
+        pytest.param(None, seen_claim("own"), {("default", "own")}, id="comes"),
+        pytest.param(None, seen_claim("own", volumeName="disk"), {("default", "own"), DISK}, id="comes-with-a-volume"),
+        pytest.param(seen_claim("own", volumeName="disk"), None, {("default", "own"), DISK}, id="goes-from-its-volume"),
+        pytest.param(seen_claim("own"), None, {("default", "own")}, id="goes"),
+    ],
+)
+@on_loop
+async def test_whom_a_claim_wakes(old: Claim | None, new: Claim | None, woken: set[Key]) -> None:
+    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        binder = VolumeBinder(World(client))
+        if old is not None:
+            tell(binder.claims, None, old)
+        queued(binder)
+        tell(binder.claims, old, new)
+        assert queued(binder) == woken
+        tell(binder.classes, None, convert(DEFAULT_CLASS, SeenClass))
+        assert queued(binder) == ({("default", "own")} if new is not None else set())

@@ -82,8 +82,8 @@ def test_after_a_conflict_the_claim_is_looked_at_again(write: intents.ReserveCla
 
 
 def test_a_pod_is_taken_off_a_claim_without_knowing_who_else_is_on_it() -> None:
-    assert intents.UnreserveClaim(ALLOCATED, POD).patch() == {
-        "metadata": {"uid": CLAIM.metadata.uid},
+    assert intents.UnreserveClaim(ALLOCATED, POD).patch(ALLOCATED) == {
+        "metadata": {"uid": CLAIM.metadata.uid, "resourceVersion": ALLOCATED.metadata.resource_version},
         "status": {"reservedFor": [{"$patch": "delete", "uid": POD.uid}]},
     }
 
@@ -104,9 +104,10 @@ def test_a_claim_is_unprotected_before_it_is_deleted() -> None:
 
 def test_the_special_claim_is_created_under_a_generated_name() -> None:
     claim = extended.with_requests(extended.new_special_claim(POD), CLAIM.spec.devices.requests)
-    manifest = intents.CreateSpecialClaim(claim, POD).manifest()
+    manifest = intents.CreateSpecialClaim(claim, POD).manifest("abcde")
     assert manifest["metadata"] == {
         "namespace": "default",
+        "name": "p-extended-resources-abcde",
         "generateName": "p-extended-resources-",
         "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
         "ownerReferences": ({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": POD.uid, "controller": True},),
@@ -118,7 +119,7 @@ def test_the_special_claim_is_created_under_a_generated_name() -> None:
 def test_the_pod_is_told_of_its_special_claim() -> None:
     use = ContainerExtendedResourceRequest(container_name="c", resource_name="example.com/gpu", request_name="r")
     write = intents.RecordSpecialClaim(POD, "made", (use,))
-    status = write.patch()["status"]["extendedResourceClaimStatus"]
+    status = write.patch(POD)["status"]["extendedResourceClaimStatus"]
     assert status["resourceClaimName"] == "made"
     assert list(status["requestMappings"]) == [
         {"containerName": "c", "resourceName": "example.com/gpu", "requestName": "r"}

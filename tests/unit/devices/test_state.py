@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.devices.state import DeviceAssumptions, InUse
 from bayplan.objects.quantity import parse_quantity
@@ -281,11 +283,44 @@ def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
     known = DeviceAssumptions([claim])
     known.begin(claim, holding("a"))  # decided by us, written by somebody else
     known.promise(claim.key, "pod", holding("a"))
-    known.release(claim.key, "pod", kept=True)
+    known.keep(claim.key, "pod")
     assert known.in_use == InUse([holding("a")])
     known.observe(changed(claim, status={"allocation": holding("a")}))
     assert known.in_use == InUse([holding("a")])
     known.observe(claim)  # given back, when the pod was gone
+    assert known.in_use == InUse()
+
+
+@pytest.mark.parametrize("promised", [True, False], ids=["promised", "decided only"])
+@pytest.mark.parametrize(
+    ("version", "held"),
+    [
+        pytest.param("5", True, id="the watch of claims is behind"),
+        pytest.param("9", False, id="the claim was deallocated before the pod was shown on its node"),
+    ],
+)
+def test_devices_of_a_placed_pod_are_held_until_the_watch_is_as_far(version: str, held: bool, promised: bool) -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))
+    if promised:
+        known.promise(claim.key, "pod", holding("a"))
+    known.observe(changed(claim, metadata={"resource_version": version}))
+    known.keep(claim.key, "pod", written_before=7)
+    assert known.in_use == InUse([holding("a")] if held else [])
+    known.observe(changed(claim, metadata={"resource_version": "8"}, status={"allocation": holding("a")}))
+    assert known.in_use == InUse([holding("a")] if held else []), "an older version changes nothing"
+    known.observe(changed(claim, metadata={"resource_version": "10"}))
+    assert known.in_use == InUse()
+
+
+def test_devices_of_a_placed_pod_whose_claim_is_gone_already_are_free() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))
+    known.withdraw(claim.key)
+    assert known.in_use == InUse([holding("a")]), "the pod may still be bound"
+    known.keep(claim.key, "pod", written_before=7)
     assert known.in_use == InUse()
 
 
@@ -329,3 +364,78 @@ def test_who_is_being_given_a_device_has_it() -> None:
     assert held[0].key == claim.key
     devices.finish(claim.metadata.uid)
     assert devices.holder(holding("a")) is None
+
+
+# devices that are freed in memory
+
+
+def listening(*claims: ResourceClaim) -> tuple[DeviceAssumptions, list[Any]]:
+    devices = DeviceAssumptions(claims)
+    heard: list[Any] = []
+    devices.listener = lambda old, new: heard.append((old and old.status.allocation, new and new.status.allocation))
+    return devices, heard
+
+
+def test_an_allocation_that_was_given_up_is_a_deallocation_for_pods_that_wait() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("b"))
+    assert heard == []
+    devices.finish(FREE.metadata.uid)
+    devices.finish(FREE.metadata.uid)
+    assert heard == [(holding("b"), None)]
+
+
+def test_an_allocation_that_was_written_frees_nothing() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("a"))
+    devices.observe(ALLOCATED)
+    devices.finish(FREE.metadata.uid)
+    assert heard == []
+
+
+def test_another_scheduler_allocates_other_devices_to_a_claim() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("b"))
+    devices.observe(ALLOCATED)
+    assert (taken(devices), heard) == (["a"], [(holding("b"), None)])
+    devices.finish(FREE.metadata.uid)
+    assert len(heard) == 1
+
+
+def test_a_promise_that_ends_is_a_deallocation() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("b"))
+    devices.release("default/claim", "p")
+    assert heard == [(holding("b"), None)]
+
+
+def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("a"))
+    devices.keep("default/claim", "p")
+    devices.observe(ALLOCATED)
+    assert heard == []
+    devices.promise("default/claim", "q", holding("a"))
+    devices.observe(version(FREE, 9))  # the watch reports this itself
+    assert heard == []
+    devices.keep("default/claim", "q")
+    devices.observe(version(FREE, 10))
+    assert heard == [(holding("a"), None)]
+
+
+def test_a_claim_that_is_deleted_frees_what_was_promised() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("b"))
+    devices.withdraw("default/claim")
+    assert (taken(devices), heard) == ([], [(holding("b"), None)])
+
+
+def test_a_trial_reports_nothing() -> None:
+    devices, heard = listening(FREE)
+    with devices.trial():
+        devices.begin(FREE, holding("b"))
+        devices.finish(FREE.metadata.uid)
+    assert heard == []
+    devices.begin(FREE, holding("b"))
+    devices.finish(FREE.metadata.uid)
+    assert len(heard) == 1

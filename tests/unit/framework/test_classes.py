@@ -28,6 +28,9 @@ from bayplan.framework import (
     unschedulable,
 )
 from bayplan.framework.classes import Shelf
+from bayplan.framework.plugin import ScoreGroups
+from bayplan.framework.points import SCORE
+from bayplan.framework.roles import Role
 from bayplan.framework.standing import Standing
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
@@ -219,6 +222,31 @@ def test_sitting_out_for_some_candidates_is_not_sitting_out_for_others() -> None
         small = on.try_pod(make_pod(f"small{turn}", requests={"cpu": "1m"}))
         assert small.scores is not None
         assert small.scores.by_plugin["Few"].max() == 100
+
+
+class Grouped(Few):
+    """Scores groups of rows for the whole table."""
+
+    def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:  # noqa: ARG002
+        return None
+
+
+class Alone(Grouped):
+    """Has the method, and does not compare candidates."""
+
+    compares_candidates = False
+
+
+@pytest.mark.parametrize(
+    ("plugin", "groups"),
+    [
+        pytest.param(Few(), False, id="compares"),
+        pytest.param(Grouped(), True, id="compares-and-scores-groups"),
+        pytest.param(Alone(), False, id="does-not-compare"),
+    ],
+)
+def test_only_a_plugin_that_compares_candidates_is_asked_for_groups(plugin: Any, groups: bool) -> None:
+    assert Role(plugin, frozenset({SCORE.key}), 1).groups is groups
 
 
 class InPlace:

@@ -39,6 +39,7 @@ class World:
     pods: Sequence[Pod] = ()
     objects: Sequence[Any] = ()
     nominated: Mapping[str, Sequence[Pod]] = field(default_factory=dict)
+    leaving: Mapping[str, Pod] = field(default_factory=dict)  # by node: a pod whose deletion was sent
     extra: Sequence[Any] = ()  # filters after NodeResourcesFit
     args: DefaultPreemptionArgs = field(default_factory=DefaultPreemptionArgs)
     extenders: Sequence[Any] = ()
@@ -50,6 +51,7 @@ class World:
         handle = FakeHandle(snapshot.catalog)
         handle.chance = random.Random(self.seed)
         handle.nominations.waiting = {name: [PodInfo(pod) for pod in pods] for name, pods in self.nominated.items()}
+        handle.nominations.leaving = {name: {pod.uid: object()} for name, pod in self.leaving.items()}
         plugins = [make_plugin(NodeResourcesFit, handle=handle), *self.extra]
         boundary = Boundary(handle.clock, PluginTimings())
         handle.filters = Filtering(plugins[:1], plugins, boundary, handle.nominations)
@@ -106,6 +108,24 @@ def leaving(**more: Any) -> Pod:
 )
 def test_who_may_not_preempt(pod: Pod, pods: list[Pod], message: str) -> None:
     assert told(World([node()], pods).preempt(pod)) == ("Unschedulable", message, None)
+
+
+@pytest.mark.parametrize(
+    ("pod", "nominated"),
+    [
+        pytest.param(vip(nominated="a"), {}, id="the watch has shown the nomination"),
+        pytest.param(vip(), {"a": [vip()]}, id="the watch has not shown the nomination"),
+    ],
+)
+def test_a_pod_whose_victim_is_being_deleted_may_not_preempt_before_the_watch_shows_it(
+    pod: Pod, nominated: Mapping[str, Sequence[Pod]]
+) -> None:
+    victim = weak("x", cpu="3")
+    others = [node("b"), node("c")]
+    pods = [victim, weak("y", node="b", cpu="3"), weak("z", node="c", cpu="3")]
+    world = World([node(), *others], pods, nominated=nominated, leaving={"a": victim})
+    message = "preemption: not eligible due to a terminating pod on the nominated node."
+    assert told(world.preempt(pod)) == ("Unschedulable", message, None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.framework.changes import ASSIGNED_POD_ADD, NODE_ADD, NODE_DELETE
-from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource, nothing
+from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Reads, Resource, nothing
 from bayplan.framework.nominations import NominationLedger
 from bayplan.framework.status import SUCCESS, Status, unresolvable
 from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod, PodSchedulingGroup
@@ -26,6 +26,10 @@ GENERATED = ClusterEvent(Resource.RESOURCE_CLAIM, Action.UPDATE)
 
 def says(hint: Hint) -> Any:
     return lambda _pod, _old, _new: hint
+
+
+def reading(label: str) -> Reads:
+    return lambda pod: pod.labels[label]
 
 
 class World:
@@ -303,6 +307,91 @@ def test_a_hint_is_asked_once_for_pods_that_it_cannot_tell_apart() -> None:
     assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
 
 
+@pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
+def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: bool) -> None:
+    """Pods of one family: the first plugin says yes for some of them, and the second one for some of the others."""
+    asked: Counter[tuple[str, str]] = Counter()
+
+    def cure(label: str) -> Cure:
+        def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
+            asked[label, part] += 1
+            return Hint.QUEUE if part == "yes" else Hint.SKIP
+
+        def hint(pod: Pod, old: Any, new: Any) -> Hint:
+            return judge(pod.labels[label], old, new)
+
+        reads = reading(label)
+        if judged:
+            return Cure.sharing(Resource.NODE, Action.ADD, reads, judge)
+        return Cure(Resource.NODE, Action.ADD, hint, reads=reads)
+
+    world = World({label: (cure(label),) for label in "PQ"})
+    for first in ("yes", "no"):
+        for second in ("yes", "no"):
+            world.fail(f"{first}-{second}", "P", "Q", labels={"P": first, "Q": second})
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
+    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == ["no-no"]
+    assert asked == {("P", "yes"): 1, ("P", "no"): 1, ("Q", "yes"): 1, ("Q", "no"): 1}
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
+def test_pods_that_a_hint_cannot_read_are_asked_one_by_one(judged: bool) -> None:
+    """`reads` returns None for them: they share no answer, neither with one another nor with others."""
+
+    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if pod.name.startswith("yes") else Hint.SKIP
+
+    def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if part == "green" else Hint.SKIP
+
+    cure = Cure(Resource.NODE, Action.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None)
+    world = World({"P": (cure,)})
+    for name in ("yes-1", "no-1", "yes-2", "no-2"):
+        world.fail(name, "P")
+    world.fail("no-red", "P", labels={"color": "red"})
+    world.fail("yes-green", "P", labels={"color": "green"})
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
+    assert sorted(each.pod.name for each in world.queue.listing(Pool.PARKED)) == ["no-1", "no-2", "no-red"]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(name: str) -> None:
+    """The answer for the others is read off one of them, and not off the pod itself."""
+
+    def others(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.SKIP if new.uid == pod.uid else Hint.QUEUE
+
+    world = World({"P": (Cure(Resource.POD, Action.ADD, others, reads=nothing),)})
+    for each in ("a", "b", "c"):
+        world.fail(each, "P")
+    assert world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod(name, node="n")) == 2
+    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == [name]
+
+
+@pytest.mark.parametrize(
+    ("priority", "place"),
+    [
+        pytest.param(0, "backoff", id="below"),
+        pytest.param(1, "backoff", id="at-it"),
+        pytest.param(2, "unschedulable", id="above"),
+    ],
+)
+def test_the_ceiling_holds_for_the_pod_that_the_event_is_about(priority: int, place: str) -> None:
+    world = World({"P": (Cure(Resource.POD, Action.ADD, says(Hint.QUEUE)),)})
+    own = world.fail("own", "P", priority=priority)
+    assert sum(world.queue.moving(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
+    assert world.where("own") == place
+
+
+def test_hints_that_say_no_are_asked_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is moved, but ten thousand answers take their time: others have a turn in between."""
+    monkeypatch.setattr(parked, "SLICE", 2)
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP), reads=lambda pod: pod.name),)})
+    for number in range(6):
+        world.fail(f"p{number}", "P")
+    assert len(list(world.queue.moving(NODE_ADD, None, make_node()))) == 3
+
+
 def test_the_pod_that_an_event_is_about_is_asked_alone() -> None:
     def own(pod: Pod, old: Any, new: Pod) -> Hint:  # noqa: ARG001
         return Hint.QUEUE if new.uid == pod.uid else Hint.SKIP
@@ -438,6 +527,17 @@ def test_activation_skips_backoff_but_not_gates() -> None:
     assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["parked", "backing"]
     assert world.where("gated") == "unschedulable"
     assert world.counters.incoming_pods["active", "ForceActivate"] == 2
+
+
+def test_an_activated_pod_is_in_one_pool() -> None:
+    world = World()
+    backing = world.fail("backing")
+    world.queue.activate([backing.pod])
+    assert (len(world.queue), world.queue.listing(Pool.ERROR_BACKOFF)) == (1, [])
+    assert world.pop().pod.name == "backing"
+    world.clock.advance(100)
+    assert world.queue.flush() == 0, "its backoff has ended with the activation"
+    assert (len(world.queue), world.queue.listing(Pool.ACTIVE)) == (0, [])
 
 
 def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None:

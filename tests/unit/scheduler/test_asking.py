@@ -14,7 +14,8 @@ from bayplan.clock import ManualClock
 from bayplan.config.duration import parse_duration
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.config.model import ExtenderManagedResource, ExtenderTLSConfig
-from bayplan.errors import ConfigError, LeaseLost
+from bayplan.errors import ApiError, ConfigError, LeaseLost
+from bayplan.framework.intents import BindPod
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.scheduler.asking import Extenders, _trust, services_for
@@ -83,6 +84,31 @@ def test_what_a_binder_says(fields: Any, answer: Any, status: Status | None) -> 
     assert bound({binder(**fields): Fake(answer)}) == status
 
 
+@pytest.mark.parametrize(
+    ("fields", "answer", "unknown"),
+    [
+        pytest.param({}, {"Error": "it broke"}, True, id="an-error"),
+        pytest.param({}, [], True, id="an-answer-that-is-none"),
+        pytest.param({}, NotPosted("cut", sent=True), True, id="a-lost-answer"),
+        pytest.param({}, NotPosted("connection refused"), False, id="not-sent"),
+        pytest.param({"ignorable": True}, {"Error": "it broke"}, False, id="an-error-and-ignorable"),
+        pytest.param({"ignorable": True}, NotPosted("cut", sent=True), True, id="a-lost-answer-and-ignorable"),
+    ],
+)
+@on_loop
+async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: Any, unknown: bool) -> None:
+    found: list[bool] = []
+
+    async def await_binding(intent: BindPod, refusal: ApiError) -> bool:
+        assert intent.node_name == "n1"
+        found.append(refusal.outcome_unknown)
+        return True
+
+    extenders = Extenders({binder(**fields): Fake(answer)})
+    assert await extenders.bind(make_pod("web"), "n1", await_binding=await_binding) is SUCCESS
+    assert found == [unknown]
+
+
 def test_those_who_are_not_interested_do_not_bind() -> None:
     gpu = (ExtenderManagedResource(name="x.io/gpu"),)
     for config in (binder(managed_resources=gpu), binder(bind_verb="", filter_verb="filter")):
@@ -96,7 +122,7 @@ def test_an_ignorable_binder_comes_after_the_others_and_need_not_bind() -> None:
 
 
 def test_who_has_lost_the_lease_has_nobody_bind() -> None:
-    def may_not() -> None:
+    async def may_not() -> None:
         raise LeaseLost("somebody else leads")
 
     service = Fake()

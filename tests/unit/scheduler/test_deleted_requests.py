@@ -1,4 +1,4 @@
-"""Requests that the engine deletes itself: the answer frees their pods, whatever the watch tells, and says why."""
+"""Requests that the engine deletes itself: a pod is placed anew when its binding cannot land, and gets to know why."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ async def made_anew(rig: Rig) -> str:
     await until(lambda: rig.sent("DELETE", "/bindrequests/web") and not rig.live.writes.busy)
     assert rig.live.requests is not None
     assert rig.live.requests.known == {}, "the answer has told that it is gone"
+    assert rig.live.with_the_binder == 1, "the binder may have sent its binding"
+    rig.clock.advance(60)
+    for uid, request in rig.live.requests.lost():
+        rig.live.requests.read_pod(uid, rig.live.engine.pending[request.pod_uid])
     await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
     second: str = rig.sent("POST", "/bindrequests")[1]["spec"]["selectedNode"]
     return second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -153,6 +154,7 @@ def test_a_victim_that_is_gone_before_it_is_deleted(code: int) -> None:
     @on_loop
     async def test() -> None:
         async with running(NODE, WEAK) as rig:
+            at_server(rig, changed(WEAK, metadata={"uid": "another"}))
             rig.refuse("DELETE", "/weak", status(code, "NotFound" if code == 404 else "Conflict"))
             rig.hear(STRONG)
             await rig.asked("DELETE", "/weak")
@@ -164,24 +166,134 @@ def test_a_victim_that_is_gone_before_it_is_deleted(code: int) -> None:
     test()
 
 
+def at_server(rig: Rig, *pods: Pod) -> None:
+    """The API server has these pods."""
+    rig.objects.update({f"/api/v1/namespaces/default/pods/{pod.name}": pod for pod in pods})
+
+
+def refuse_deletions(rig: Rig, *names: str, code: int = 403) -> None:
+    """The API server refuses to delete these pods, each time."""
+
+    def route(request: Request) -> Any:
+        refused = request.method == "DELETE" and request.path.rsplit("/", 1)[1] in names
+        return status(code, "Forbidden", "a webhook says no") if refused else rig.answer(request)
+
+    rig.server.route = route
+
+
+def deletions(rig: Rig) -> list[str]:
+    return [each.split()[1] for each in evicted(rig) if each.startswith("DELETE")]
+
+
+async def passing(rig: Rig, seconds: float) -> None:
+    """Let time pass; whatever is due in between happens."""
+    for _ in range(int(seconds / 0.1)):
+        rig.clock.advance(0.1)
+        await asyncio.sleep(0.001)
+    await rig.idle()
+
+
 @on_loop
-async def test_an_error_leaves_the_last_victim_alone_and_the_preemptor_is_tried_at_once() -> None:
+async def test_an_error_leaves_the_last_victim_alone_and_the_preemptor_is_tried_after_its_backoff() -> None:
     async with running(NODE, *HALVES) as rig:
-        rig.refuse("DELETE", "", status(403, "Forbidden", "not you"))
+        at_server(rig, *HALVES)
+        refuse_deletions(rig, *(pod.name for pod in HALVES))
         rig.hear(STRONG)
-        await rig.asked("DELETE", "", 3)  # one refused, then both of the second attempt
+        await rig.asked("DELETE", "")
         await rig.idle()
-        first, second = evicted(rig)[:2]
-        assert (first.split()[0], second.split()[0]) == ("PATCH", "DELETE")
-        assert second.split()[1] == first.split()[1].removesuffix("/status")
-        queued = rig.live.queue.get(STRONG.key)
-        assert queued is not None
-        assert queued.attempts == 2
-        assert (
-            not rig.live.engine.framework("default-scheduler")
-            .profile.instances["DefaultPreemption"]
-            .is_preempting(STRONG.uid)
-        )
+        assert [each.split()[0] for each in evicted(rig)] == ["PATCH", "DELETE", "GET"]
+        assert rig.pool(STRONG) is Pool.ERROR_BACKOFF
+        assert rig.attempts(STRONG) == 1
+        plugin = rig.live.engine.framework("default-scheduler").profile.instances["DefaultPreemption"]
+        assert not plugin.is_preempting(STRONG.uid)
+        assert not rig.live.engine.nominations.leaving
+        await until(lambda: rig.attempts(STRONG) == 2, tick=lambda: rig.clock.advance(0.1))
+        assert rig.clock.monotonic_s() >= 1.0
+
+
+@on_loop
+async def test_a_victim_whose_deletion_was_accepted_leaves_though_that_of_another_is_refused() -> None:
+    thirds = [make_pod(f"third-{number}", cpu="1", node="m", priority=1) for number in range(3)]
+    async with running(make_node("m", cpu="3"), *thirds) as rig:
+        at_server(rig, *thirds)
+        refuse_deletions(rig, "third-1")
+        rig.hear(make_pod("strong", cpu="3", priority=9))
+        await rig.asked("DELETE", "", 2)
+        await rig.idle()
+        accepted = set(deletions(rig)) - {"third-1"}
+        leaving = {pod.name for pod in thirds if rig.live.engine.nominations.is_leaving(pod.uid)}
+        assert accepted == leaving != set()
+        await passing(rig, 8.0)
+        assert set(deletions(rig)) - {"third-1"} == leaving, "no other victim goes for a pod that finds no room"
+
+
+@on_loop
+async def test_a_victim_leaves_though_a_weaker_nomination_cannot_be_cleared() -> None:
+    middle = changed(
+        make_pod("middle", cpu="2", priority=5),
+        spec={"preemption_policy": "Never"},
+        status=PodStatus(phase="Pending", nominated_node_name="n"),
+    )
+    async with running(NODE, WEAK, middle) as rig:
+        rig.refuse("PATCH", "/middle/status", status(403, "Forbidden"))
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "/weak")
+        await rig.idle()
+        assert rig.sent("PATCH", "/middle/status")[-1]["status"] == {"nominatedNodeName": None}
+        assert rig.live.engine.nominations.is_leaving(WEAK.uid)
+        await passing(rig, 5.0)
+        assert deletions(rig) == ["weak"]
+
+
+@pytest.mark.parametrize("code", [403, 429, 500], ids=["refused", "busy", "failing webhook"])
+def test_a_victim_that_cannot_be_deleted_is_left_alone_for_longer_and_longer(code: int) -> None:
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, WEAK) as rig:
+            at_server(rig, WEAK)
+            refuse_deletions(rig, "weak", code=code)
+            rig.hear(STRONG)
+            await until(lambda: rig.live.engine.nominations.refused, tick=lambda: rig.clock.advance(0.5))
+            first = len(deletions(rig))
+            assert first <= 4
+            counts = []
+            for _ in range(6):
+                for _ in range(600):
+                    rig.clock.advance(1.0)
+                    for _ in range(3):
+                        await asyncio.sleep(0)
+                await until(lambda: rig.live.is_idle)
+                counts.append(len(deletions(rig)))
+            rounds = [(after - before) / first for before, after in pairwise(counts)]
+            assert max(rounds) <= 2, rounds
+            assert sum(rounds[-3:]) > 0, "it is tried again from time to time"
+
+    test()
+
+
+@on_loop
+async def test_a_victim_that_is_there_after_a_conflict_was_not_deleted() -> None:
+    """A 409 is no proof that the uid is another one: a webhook may answer it, too."""
+    async with running(NODE, WEAK) as rig:
+        at_server(rig, WEAK)
+        rig.refuse("DELETE", "/weak", status(409, "Conflict"))
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "/weak")
+        await rig.idle()
+        assert not rig.live.engine.nominations.leaving
+        await until(lambda: rig.count("DELETE", "/weak") == 2, tick=lambda: rig.clock.advance(0.1))
+
+
+@on_loop
+async def test_another_victim_goes_where_the_first_is_refused() -> None:
+    other = make_pod("other", cpu="2", node="m", priority=2)
+    async with running(NODE, make_node("m", cpu="2"), WEAK, other) as rig:
+        at_server(rig, WEAK, other)
+        refuse_deletions(rig, "weak")
+        rig.hear(STRONG)
+        await rig.asked("DELETE", "/weak")
+        await until(lambda: deletions(rig)[-1] == "other", tick=lambda: rig.clock.advance(0.1))
+        assert deletions(rig) == ["weak", "other"]
 
 
 @on_loop
@@ -202,7 +314,7 @@ async def test_a_weaker_nomination_is_cleared_and_an_error_there_has_the_preempt
             ),
             tick=lambda: rig.clock.advance(0.01),
         )
-        await until(lambda: (queued := rig.live.queue.get(STRONG.key)) is not None and queued.attempts > 1)
+        await until(lambda: rig.attempts(STRONG) > 1, tick=lambda: rig.clock.advance(0.01))
         assert rig.count("PATCH", "/middle/status") == 2, "its condition and its nomination, both refused"
         assert rig.sent("DELETE") == [], "the room is not made yet"
 
@@ -255,7 +367,7 @@ def test_a_victim_on_its_way_is_stopped_in_memory(plugin: Any, message: str) -> 
         async with running(NODE, config=config(plugin.name), registry=known_plugins().with_plugins(plugin)) as rig:
             rig.hear(pod)
             await until(lambda: rig.live.engine.cache.is_assumed(pod.uid))
-            await until(lambda: rig.live.engine.waiting.get(pod.uid) or rig.live.bindings.pre_binds._tasks)
+            await until(lambda: rig.live.engine.waiting.get(pod.uid) or pod.uid in rig.live.bindings.pre_binds)
             rig.hear(STRONG)
             await rig.asked("POST", "/binding")
             assert rig.bound() == {"strong": "n"}
@@ -313,15 +425,16 @@ async def test_other_intents_of_post_filter_are_carried_out_too() -> None:
 
 
 @on_loop
-async def test_the_loop_wakes_for_a_preemptor_that_is_to_be_tried_again() -> None:
-    """Nothing else happens meanwhile: no event, no timer."""
+async def test_the_preemptor_is_tried_again_when_its_victim_may_be_deleted() -> None:
+    """Nothing else happens meanwhile: no event comes."""
     async with running(NODE, WEAK) as rig:
         rig.refuse("PATCH", "/weak/status", status(403, "Forbidden"))
         rig.hear(STRONG)
-        await rig.asked("PATCH", "/weak/status", 2)
+        await rig.asked("PATCH", "/weak/status")
+        await until(lambda: deletions(rig), tick=lambda: rig.clock.advance(0.1))
         await rig.idle()
         assert evicted(rig) == ["PATCH weak/status", "PATCH weak/status", "DELETE weak"]
-        assert rig.clock.monotonic_s() == 0
+        assert 10.0 <= rig.clock.monotonic_s() < 13.0
 
 
 @on_loop

@@ -37,7 +37,7 @@ async def test_it_is_told_why_by_an_event_and_a_condition() -> None:
         assert rig.events.told == [told(NO_VICTIMS)]
         (patch,) = rig.sent("PATCH", "/pods/large/status")
         assert patch == {
-            "metadata": {"uid": LARGE.uid},
+            "metadata": {"uid": LARGE.uid, "resourceVersion": rig.known(LARGE).metadata.resource_version},
             "status": {
                 "conditions": [
                     {
@@ -63,7 +63,8 @@ def with_condition(pod: Pod, message: str, *, false: bool = True, **status_: Any
 @on_loop
 async def test_nothing_is_written_that_the_status_says_already() -> None:
     async with running(SMALL, TAKEN, with_condition(LARGE, NO_VICTIMS)) as rig:
-        assert rig.events.told == [told(NO_VICTIMS)]
+        assert rig.attempts(LARGE) == 1
+        assert rig.events.told == []
         assert rig.sent("PATCH") == []
 
 
@@ -95,9 +96,29 @@ async def test_a_nomination_that_came_to_nothing_is_cleared() -> None:
 async def test_what_was_just_written_is_not_written_again_before_the_watch_shows_it() -> None:
     async with running(SMALL, TAKEN, LARGE) as rig:
         rig.live.activate(LARGE)
+        await until(lambda: rig.attempts(LARGE) == 2)
+        await rig.idle()
+        assert rig.events.told == [told(NO_VICTIMS)]
+        assert len(rig.sent("PATCH")) == 1
+
+
+@on_loop
+async def test_attempts_that_fail_for_the_same_reason_write_once_and_another_reason_is_written() -> None:
+    async with running(SMALL, TAKEN, LARGE) as rig:
+        rig.hear(with_condition(LARGE, NO_VICTIMS))  # as the API server shows it after the patch
+        for attempt in range(2, 6):
+            rig.clock.advance(360)  # the flush of pods that wait too long
+            rig.live.activate(LARGE)
+            await until(lambda attempt=attempt: rig.attempts(LARGE) == attempt)  # type: ignore[misc]
+            await rig.idle()
+        assert rig.events.told == [told(NO_VICTIMS)]
+        assert len(rig.sent("PATCH")) == 1
+        rig.hear(make_node("other", cpu="1", unschedulable=True))
+        rig.live.activate(LARGE)
         await until(lambda: len(rig.events.told) == 2)
         await rig.idle()
-        assert len(rig.sent("PATCH")) == 1
+        assert rig.events.told[1].note == conditions(rig)[1]["message"]
+        assert rig.events.told[1].note.startswith("0/2 nodes are available")
 
 
 @on_loop
@@ -117,6 +138,7 @@ async def test_what_could_not_be_written_is_written_the_next_time() -> None:
 async def test_statuses_are_written_in_the_order_of_the_attempts() -> None:
     """The first patch is refused for a while; the second, which says something else, must not overtake it."""
     async with running(SMALL, TAKEN) as rig:
+        rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
         rig.refuse("PATCH", "/status", *[status(500, "InternalError")] * 2)
         rig.hear(LARGE)
         await rig.asked("PATCH", "/status")
@@ -165,6 +187,7 @@ def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
     @on_loop
     async def test() -> None:
         async with running(SMALL, TAKEN) as rig:
+            rig.objects["/api/v1/namespaces/default/pods/large"] = LARGE
             rig.refuse("PATCH", "/status", *[refusal] * 9)
             rig.hear(LARGE)
             await rig.asked("PATCH", "/status")
@@ -172,6 +195,30 @@ def test_how_often_a_status_is_tried(refusal: Any, tries: int) -> None:
             assert len(rig.sent("PATCH", "/status")) == tries
 
     test()
+
+
+@on_loop
+async def test_a_condition_is_written_on_the_newer_version_after_a_conflict() -> None:
+    async with running(SMALL, TAKEN) as rig:
+        rig.objects["/api/v1/namespaces/default/pods/large"] = changed(LARGE, metadata={"resource_version": "77"})
+        rig.refuse("PATCH", "/status", status(409, "Conflict"))
+        rig.hear(LARGE)
+        await until(lambda: rig.count("PATCH", "/status") == 2, tick=lambda: rig.clock.advance(0.05))
+        await until(lambda: not rig.live.writes.busy)
+        first, second = rig.sent("PATCH", "/status")
+        assert first["metadata"]["resourceVersion"] == rig.known(LARGE).metadata.resource_version
+        assert second == {**first, "metadata": {"uid": LARGE.uid, "resourceVersion": "77"}}
+
+
+@on_loop
+async def test_no_condition_is_written_on_a_pod_that_was_bound_meanwhile() -> None:
+    async with running(SMALL, TAKEN) as rig:
+        rig.objects["/api/v1/namespaces/default/pods/large"] = changed(LARGE, spec={"node_name": "n"})
+        rig.refuse("PATCH", "/status", status(409, "Conflict"))
+        rig.hear(LARGE)
+        await rig.asked("PATCH", "/status")
+        await until(lambda: not rig.live.writes.busy, tick=lambda: rig.clock.advance(0.05))
+        assert rig.count("PATCH", "/status") == 1
 
 
 @on_loop

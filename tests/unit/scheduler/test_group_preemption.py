@@ -19,6 +19,7 @@ from bayplan.objects.workloads import (
     GangPolicy,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
     PodGroup,
     PodGroupSchedulingConstraints,
     PodGroupSchedulingPolicy,
@@ -32,7 +33,7 @@ from bayplan.scheduler.groups import Groups
 from bayplan.scheduler.live import LiveScheduler
 from builders import changed, make_node, make_pod
 from live_rig import Rig, conditions, running
-from wire_server import on_loop, status
+from wire_server import on_loop, status, until
 
 GATES = ("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption")
 NODES = [make_node(name, cpu="2") for name in ("n1", "n2")]
@@ -161,8 +162,43 @@ async def test_the_smaller_of_two_groups_goes() -> None:
 async def test_a_disruption_budget_comes_before_importance() -> None:
     theirs = [weak("high", "n1", "2", priority=5), weak("low", "n2", "2", labels={"app": "db"})]
     spec = PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "db"}))
-    budget = PodDisruptionBudget(metadata=ObjectMeta(name="db", namespace="default"), spec=spec)
-    assert await victims(*theirs, budget, group(count=1), *strong("a"), expected=1) == {"high"}
+    none_allowed = PodDisruptionBudget(metadata=ObjectMeta(name="db", namespace="default"), spec=spec)
+    assert await victims(*theirs, none_allowed, group(count=1), *strong("a"), expected=1) == {"high"}
+
+
+def budget(label: str, allowed: int) -> PodDisruptionBudget:
+    """A budget of the pods with this label that allows so many disruptions."""
+    return PodDisruptionBudget(
+        metadata=ObjectMeta(name=label, namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={label: "yes"})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "budgets", "expected"),
+    [
+        pytest.param(("", "", "a"), {"a": 1}, "low", id="one-allowed-and-one-covered"),
+        pytest.param(("", "", "a"), {"a": 0}, "mid", id="none-allowed"),
+        pytest.param(("", "a", "a"), {"a": 1}, "mid", id="the-less-important-of-two-violates"),
+        pytest.param(("", "a", "a"), {"a": 2}, "low", id="two-allowed-and-two-covered"),
+        pytest.param(("", "ab", "b"), {"a": 0, "b": 1}, "low", id="a-violation-charges-no-further-budget"),
+        pytest.param(("", "ab", "b"), {"a": 1, "b": 1}, "mid", id="a-pod-is-charged-to-each-of-its-budgets"),
+        pytest.param(("", "", "b"), {"a": 0, "b": 0}, "mid", id="a-budget-of-others-counts-for-nothing"),
+    ],
+)
+@on_loop
+async def test_a_budget_is_charged_for_each_pod_that_it_covers(
+    labels: tuple[str, ...], budgets: dict[str, int], expected: str
+) -> None:
+    """One of three pods on nodes of their own goes: the least important of those whose going violates no budget."""
+    theirs = [
+        weak(name, f"n{number}", "2", priority=4 - number, labels=dict.fromkeys(covered, "yes"))
+        for number, (name, covered) in enumerate(zip(("high", "mid", "low"), labels, strict=True), 1)
+    ]
+    nodes = [*NODES, make_node("n3", cpu="2")]
+    given = [budget(label, allowed) for label, allowed in budgets.items()]
+    assert await victims(*theirs, *given, group(count=1), *strong("a"), nodes=nodes, expected=1) == {expected}
 
 
 TOPOLOGY = PodGroupSchedulingConstraints(topology=(TopologyConstraint(key="zone"),))
@@ -221,12 +257,15 @@ async def test_all_of_it_is_held_back_while_victims_are_told() -> None:
 
 
 @on_loop
-async def test_all_of_it_is_tried_again_where_a_victim_cannot_be_told() -> None:
+async def test_all_of_it_is_tried_again_after_a_pause_where_a_victim_cannot_be_deleted() -> None:
     async with running(*NODES, weak("w1", "n1"), weak("w2", "n2"), group(), gates=GATES) as rig:
-        rig.refuse("DELETE", "/pods/w1", status(500, "InternalError"))
+        rig.objects["/api/v1/namespaces/default/pods/w1"] = weak("w1", "n1")
+        rig.refuse("DELETE", "/pods/w1", status(403, "Forbidden"))
         rig.hear(*strong("a", "b"))
-        await rig.asked("DELETE", "/pods/w1", times=2)
+        await rig.asked("DELETE", "/pods/w1")
+        await until(lambda: rig.count("DELETE", "/pods/w1") == 2, tick=lambda: rig.clock.advance(0.1))
         await rig.idle()
+        assert rig.clock.monotonic_s() >= 10.0
         assert (
             not rig.live.engine.framework("default-scheduler")
             .profile.instances["DefaultPreemption"]

@@ -19,6 +19,7 @@ class Live:
         self.log: list[str] = []
         self.stuck = False
         self.fault: Exception | None = None
+        self.has_open_writes = False
 
     async def run(self) -> None:
         self.log.append("run")
@@ -48,6 +49,7 @@ class Live:
 
     async def abandon(self) -> None:
         self.log.append("abandon")
+        self.has_open_writes = False
 
 
 class Watching:
@@ -74,11 +76,19 @@ class Leading:
     def __init__(self) -> None:
         self.won = asyncio.Event()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.released = False
+        self.released = self.reported = self.retained = False
+        self.observing = False
 
     @property
     def leading(self) -> bool:
         return self.won.is_set()
+
+    async def observe(self) -> None:
+        self.observing = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.observing = False
 
     async def acquire(self) -> None:
         await self.won.wait()
@@ -87,7 +97,13 @@ class Leading:
         try:
             await self.lost
         finally:
-            self.released = True
+            self.released = not self.retained
+
+    def retain(self) -> None:
+        self.retained = True
+
+    def report_unsent(self) -> None:
+        self.reported = True
 
 
 class World:
@@ -101,10 +117,11 @@ class World:
 @on_loop
 async def test_it_decides_when_it_knows_everything_and_leads() -> None:
     world = World()
-    await asyncio.sleep(0)
+    await until(lambda: world.leading.observing)  # while the caches are filled: the lease may end meanwhile
     assert not world.process.is_ready
     world.watching.told.set()
     await until(lambda: world.live.log == ["follow"])
+    assert not world.leading.observing
     assert world.process.is_ready
     assert not world.process.is_leading
     world.leading.won.set()
@@ -165,6 +182,22 @@ async def test_a_lost_lease_ends_it_without_finishing_anything() -> None:
     assert await world.running == LOST
     assert "drain" not in world.live.log
     assert world.live.log[-2:] == ["end run", "abandon"]
+    assert world.leading.reported
+
+
+@on_loop
+async def test_a_lease_that_is_lost_while_writes_are_finished_ends_the_wait_for_them() -> None:
+    world = World()
+    world.process.patience_s = 1e9
+    world.live.stuck = True
+    world.watching.told.set()
+    world.leading.won.set()
+    await until(lambda: "run" in world.live.log)
+    world.process.stop()
+    await until(lambda: "drain" in world.live.log)
+    world.leading.lost.set_exception(LeaseLost("somebody else leads"))
+    assert await world.running == LOST
+    assert world.live.log[-1] == "abandon"
 
 
 @pytest.mark.parametrize("moment", ["learning", "waiting", "deciding"])
@@ -213,3 +246,40 @@ async def test_nothing_is_decided_before_what_it_needs_is_there() -> None:
     await until(lambda: world.live.log[-1] == "run")
     world.process.stop()
     assert await world.running == STOPPED
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["all outcomes are known", "an outcome is unknown"])
+@pytest.mark.parametrize("how", ["stopped", "broken"])
+def test_the_lease_is_given_up_only_if_no_write_may_still_take_effect(how: str, is_open: bool) -> None:
+    @on_loop
+    async def test() -> None:
+        world = World()
+        world.watching.told.set()
+        world.leading.won.set()
+        await until(lambda: "run" in world.live.log)
+        world.live.stuck = world.live.has_open_writes = is_open
+        if how == "stopped":
+            world.process.stop()
+            assert await world.running == STOPPED
+        else:
+            world.watching.broken.set_exception(ZeroDivisionError("of ours"))
+            with pytest.raises(ZeroDivisionError):
+                await world.running
+        assert world.leading.released is not is_open
+
+    test()
+
+
+@on_loop
+async def test_what_runs_beside_the_engines_is_drained_with_them() -> None:
+    world, drained = World(elected=False), asyncio.Event()
+
+    async def drain() -> None:
+        drained.set()
+
+    world.process.drain_beside = (drain,)
+    world.watching.told.set()
+    await until(lambda: world.live.log)
+    world.process.stop()
+    assert await world.running == STOPPED
+    assert drained.is_set()

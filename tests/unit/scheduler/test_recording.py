@@ -5,11 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bayplan.framework.diagnosis import Diagnosis, Reason
+from bayplan.framework.rejections import RejectionCount
 from bayplan.framework.scoring import Scores
 from bayplan.framework.status import SUCCESS, Code, Status, error, unschedulable
 from bayplan.scheduler.cycle import Decision
@@ -18,6 +20,7 @@ from bayplan.snapshot import NodeTable
 from bayplan.telemetry.decisions import (
     LARGEST_RECORD_BYTES,
     NO_RANKING,
+    REASON_BYTES,
     DecisionRecord,
     DecisionRing,
     Ranking,
@@ -144,6 +147,83 @@ def test_the_masks_of_the_most_frequent_reasons_are_kept_first() -> None:
     assert sizes[0] == 625
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 0
+
+
+class Shared:
+    """What a placement reads off the evaluation that pods of one kind share: these totals, and these rejections."""
+
+    scoring = ("Fit",)
+
+    def __init__(self, names: list[str], totals: list[int], rejected: Diagnosis) -> None:
+        self.snapshot = make_snapshot([make_node(name) for name in names])
+        self.candidates = len(totals)
+        self._totals = totals
+        self._rejected = rejected
+
+    def ranking(self, first: int, count: int) -> list[int]:
+        others = sorted((row for row in range(len(self._totals)) if row != first), key=lambda row: -self._totals[row])
+        return [first, *others][:count]
+
+    def scores_at(self, rows: list[int]) -> bytes:
+        return np.array([[self._totals[row]] * 2 for row in rows], dtype=np.int64).tobytes()
+
+    def rejections(self) -> tuple[RejectionCount, ...]:
+        reasons = sorted(self._rejected.reasons(), key=lambda each: each.text)
+        return tuple(RejectionCount(each.plugin, each.text, int(each.mask.sum())) for each in reasons)
+
+    def decision(self, row: int) -> Decision:
+        standing: Any = self
+        return Decision(self.snapshot.nodes.names[row], SUCCESS, row=row, standing=standing)
+
+
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        pytest.param(diagnosis(10, {}), id="nowhere-rejected"),
+        pytest.param(diagnosis(10, {"a rare one": [3], "common": [0, 1, 9]}), id="the-frequent-first"),
+        pytest.param(many_reasons(40, 90), id="more-than-fit"),
+        pytest.param(many_reasons(300, 1), id="many-short-texts"),
+        pytest.param(many_reasons(2, 5000), id="endless-texts"),
+    ],
+)
+def test_a_shared_placement_keeps_the_reasons_that_a_single_one_keeps(rejected: Diagnosis) -> None:
+    shared = record_of(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
+    columns = make_snapshot([make_node("n1")]).nodes
+    alone = record_of(POD, Decision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
+    assert [(each.plugin, each.text, each.nodes) for each in shared.reasons] == [
+        (each.plugin, each.text, each.nodes) for each in alone.reasons
+    ]
+    assert sum(len(each.text) + REASON_BYTES for each in shared.reasons) <= 640
+    assert (shared.node, shared.outcome, shared.nodes, shared.feasible) == ("n1", "scheduled", 2, 2)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(77, 5), (78, 5), (79, 4)])
+def test_reasons_of_a_placement_fill_their_bytes_exactly(length: int, kept: int) -> None:
+    """Five texts of 80 characters, and what a reason takes besides, are 640 bytes."""
+    rejected = many_reasons(6, length)
+    shared = record_of(POD, Shared(["n0", "n1"], [5, 9], rejected).decision(1), NOON)
+    columns = make_snapshot([make_node("n1")]).nodes
+    alone = record_of(POD, Decision("n1", SUCCESS, rejected, NodeTable(columns)), NOON)
+    assert (len(shared.reasons), len(alone.reasons)) == (kept, kept)
+
+
+def test_a_message_is_cut_between_characters() -> None:
+    record = record_of(POD, Decision(status=error("x" + "é" * 1000)), NOON)
+    assert record.message == "x" + "é" * 511
+
+
+@pytest.mark.parametrize(
+    ("totals", "best"),
+    [
+        pytest.param([5], [], id="the-only-node"),
+        pytest.param([5, 9], ["n0", "n1"], id="two-nodes"),
+        pytest.param([9, 1, 2, 3, 4, 5, 6], ["n0", "n6", "n5", "n4", "n3"], id="five-of-seven"),
+    ],
+)
+def test_a_shared_placement_keeps_the_best_nodes_where_there_is_a_choice(totals: list[int], best: list[str]) -> None:
+    names = [f"n{number}" for number in range(len(totals))]
+    record = record_of(POD, Shared(names, totals, diagnosis(1, {})).decision(0), NOON)
+    assert [(each.node, each.total) for each in record.best] == [(name, totals[int(name[1:])]) for name in best]
 
 
 # the ring

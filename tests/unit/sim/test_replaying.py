@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -66,6 +67,93 @@ def cluster() -> list[KubeObject]:
     pods = [make_pod(f"web-{number}", cpu="1") for number in range(5)]
     gangs = [make_gang("train", 3, cpu=1), make_gang("giant", 2, cpu=9)]
     return [*nodes, *pods, make_pod("large", cpu=9), *(each for gang in gangs for each in gang.objects)]
+
+
+def in_phase(pod: Pod, phase: str) -> Pod:
+    return replace(pod, status=replace(pod.status, phase=phase))
+
+
+def with_metadata(pod: Pod, **fields: Any) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, **fields))
+
+
+WEB = bound(make_pod("web"), "node-0")
+
+
+@pytest.mark.parametrize(
+    ("pod", "known"),
+    [
+        pytest.param(WEB, True, id="on-a-node"),
+        pytest.param(refused(make_pod("web")), True, id="refused"),
+        pytest.param(make_pod("web"), False, id="not-tried-yet"),
+        pytest.param(in_phase(WEB, "Succeeded"), False, id="succeeded"),
+        pytest.param(in_phase(WEB, "Failed"), False, id="failed"),
+        pytest.param(in_phase(refused(make_pod("web")), "Failed"), False, id="failed-without-a-node"),
+        pytest.param(with_metadata(WEB, deletion_timestamp=NOON), False, id="terminating"),
+        pytest.param(with_metadata(WEB, annotations={"kubernetes.io/config.mirror": "x"}), False, id="of-a-kubelet"),
+        pytest.param(with_metadata(WEB, annotations={"made-by": "x"}), True, id="with-another-annotation"),
+        pytest.param(bound(make_pod("web", scheduler_name="theirs"), "node-0"), False, id="of-another-scheduler"),
+    ],
+)
+def test_which_pods_of_a_live_cluster_are_decisions(pod: Pod, known: bool) -> None:
+    (verdict,) = seen([make_node("node-0"), pod]).verdicts or (None,)
+    assert (verdict is not None) is known
+    assert verdict is None or (verdict.pod, verdict.node) == (pod.key, pod.spec.node_name)
+
+
+@pytest.mark.parametrize(
+    ("node", "uid", "handed"),
+    [
+        pytest.param("node-0", WEB.uid, True, id="of-this-pod"),
+        pytest.param("node-0", "", True, id="of-any-pod-of-its-name"),
+        pytest.param("node-0", "another", False, id="of-an-earlier-pod"),
+        pytest.param("node-1", WEB.uid, False, id="for-another-node"),
+    ],
+)
+def test_what_a_request_told_the_binder_belongs_to_the_decision(node: str, uid: str, handed: bool) -> None:
+    meta = ObjectMeta(name="r", namespace="default", annotations={"devices": "0,1"})
+    request = BindRequest(metadata=meta, spec=BindRequestSpec(pod_name="web", pod_uid=uid, selected_node=node))
+    (verdict,) = observed([request, WEB], {}, is_batch=lambda _: False, serves=lambda _: True)
+    assert verdict.annotations == ({"devices": "0,1"} if handed else {})
+
+
+def test_pods_that_wait_come_last_and_those_of_gangs_in_one_session_more() -> None:
+    gang = [refused(make_pod(f"g{number}", scheduler_name="volcano")) for number in range(2)]
+    placed = bound(make_pod("first", scheduler_name="volcano"), "node-0")
+    verdicts = seen([*gang, refused(make_pod("web")), placed]).verdicts
+    assert [(each.pod, each.engine, each.session) for each in verdicts] == [
+        ("default/first", "batch", 1),
+        ("default/web", "pods", 0),
+        ("default/g0", "batch", 2),
+        ("default/g1", "batch", 2),
+    ]
+
+
+def shown(pod: Pod, second: int | None = None, *, created: int | None = None) -> Pod:
+    """A pod on a node since a second, if its condition says so, made at a second, if that is known."""
+    on_node = bound(pod, "node-0", second) if second is not None else pod.bound_to("node-0")
+    return with_metadata(on_node, creation_timestamp=None if created is None else NOON + timedelta(seconds=created))
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "order"),
+    [
+        pytest.param([shown(make_pod("a"), 9), shown(make_pod("b"), 3)], {}, "ba", id="by-their-conditions"),
+        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b"), 3)], {"a": 9}, "ba", id="an-event-is-more-exact"),
+        pytest.param([shown(make_pod("a"), created=9), shown(make_pod("b"), 3)], {}, "ba", id="else-by-their-age"),
+        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b"))], {}, "ba", id="unknown-times-first"),
+        pytest.param([shown(make_pod("a"), 3), shown(make_pod("b", priority=5), 3)], {}, "ba", id="then-by-priority"),
+        pytest.param(
+            [shown(make_pod("a"), 3, created=2), shown(make_pod("b"), 3, created=1)], {}, "ba", id="then-by-age"
+        ),
+        pytest.param([shown(make_pod("b"), 3), shown(make_pod("a"), 3)], {}, "ab", id="then-by-name"),
+    ],
+)
+def test_decisions_of_a_live_cluster_are_in_order(pods: list[Pod], events: dict[str, int], order: str) -> None:
+    uids = {pod.name: pod.uid for pod in pods}
+    bound_at = {uids[name]: NOON + timedelta(seconds=second) for name, second in events.items()}
+    verdicts = observed(pods, bound_at, is_batch=lambda _: False, serves=lambda _: True)
+    assert [each.pod for each in verdicts] == [f"default/{name}" for name in order]
 
 
 def test_what_was_decided_for_a_recording_is_decided_again_by_both_engines() -> None:

@@ -47,47 +47,29 @@ def test_the_first_is_created_the_second_patched_and_the_rest_counted() -> None:
     assert {write.name for write in say.writes} == {say.writes[0].name}
 
 
-def test_the_note_is_no_part_of_an_events_identity_but_the_pods_version_is() -> None:
+def test_a_pod_that_fails_for_two_reasons_in_turn_has_two_events() -> None:
     say = Say()
-    say.failed("no room")
-    say.failed("no room at all")
-    say.failed("no room", version="2")
-    assert [patch is None for patch in say.patches()] == [True, False, True]
-    body = say.writes[1].body
-    assert isinstance(body, Event)
-    assert body.note == "no room"
+    for attempt in range(20):
+        say.failed(f"reason {attempt % 2}", version=str(attempt))
+    assert [patch is None for patch in say.patches()] == [True, True, False, False]
+    assert [write.name for write in say.writes[2:]] == [write.name for write in say.writes[:2]]
+    bodies = [msgspec.to_builtins(write.body) for write in say.writes]
+    assert [each["note"] for each in bodies] == ["reason 0", "reason 1"] * 2
 
 
-def test_a_series_ends_six_minutes_after_its_last_event_with_its_count() -> None:
+@pytest.mark.parametrize("swept", [True, False])
+def test_a_series_ends_without_a_write_six_minutes_after_its_last_event(swept: bool) -> None:
     say = Say()
     for _ in range(4):
         say.failed()
     say.clock.advance(360 - 1)
     assert say.book.sweep() == []
-    say.clock.advance(1)
-    (write,) = say.book.sweep()
-    assert msgspec.to_builtins(write.patch) == {
-        "series": {"count": 4, "lastObservedTime": "2026-01-01T00:00:03.000000Z"}
-    }
-    assert [each.last for each in say.book.sweep()] == [True], "until it was written"
-    say.book.written(write)
-    assert say.book.sweep() == []
+    say.failed()
+    assert len(say.writes) == 2, "it went on"
+    say.clock.advance(360)
+    assert not swept or say.book.sweep() == []
     say.failed()
     assert say.patches()[-1] is None, "a new series"
-
-
-def test_one_that_is_seen_while_its_end_is_told_goes_on() -> None:
-    say = Say()
-    for _ in range(3):
-        say.failed()
-    say.clock.advance(361)
-    (write,) = say.book.sweep()
-    say.failed()
-    say.book.written(write)
-    say.failed()
-    assert len(say.writes) == 2
-    say.clock.advance(361)
-    assert [msgspec.to_builtins(each.patch)["series"]["count"] for each in say.book.sweep()] == [5]
 
 
 def test_a_single_event_is_forgotten_after_six_minutes() -> None:
@@ -119,6 +101,17 @@ def test_bindings_are_not_kept() -> None:
     assert len(say.book) == 0
 
 
+def test_a_binding_is_recorded_whatever_else_was_said_of_the_pod() -> None:
+    say = Say(CoreBook)
+    meta = ObjectMeta(name="p", namespace="team", uid="p", resource_version="1")
+    pod = Pod(metadata=meta)
+    for number in range(40):
+        say.recorder.event(pod, type="Normal", reason="Other", action="", note=f"note {number}")
+    before = len(say.writes)
+    say.recorder.scheduled(pod, "n1")
+    assert [msgspec.to_builtins(write.body)["reason"] for write in say.writes[before:]] == ["Scheduled"]
+
+
 @pytest.mark.parametrize(
     ("reason", "notes"),
     [
@@ -127,8 +120,11 @@ def test_bindings_are_not_kept() -> None:
         ("BindingError", ("not bound to node n1", "not bound to node n2")),
     ],
 )
-def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words(reason: str, notes: tuple[str, str]) -> None:
-    say = Say()
+@pytest.mark.parametrize("book", [SeriesBook, CoreBook])
+def test_what_is_wrong_next_with_the_same_version_is_told_in_its_own_words(
+    book: type[SeriesBook] | type[CoreBook], reason: str, notes: tuple[str, str]
+) -> None:
+    say = Say(book)
     pod = Pod(metadata=ObjectMeta(name="p", namespace="team", uid="p", resource_version="1"))
     for note in notes:
         say.recorder.event(pod, type="Warning", reason=reason, action="Scheduling", note=note)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from bayplan.framework.registry import Registry
+from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import Disagreement, Line, LineKind, answer, disagreements, read_lines, run
+from bayplan.testing.conformance.series import answer_series
 
 
 @pytest.mark.parametrize(
@@ -112,3 +114,29 @@ def test_both_sides_are_shown() -> None:
 def test_refusals_agree_by_stage_and_names(expected: str, got: str | None, agree: bool) -> None:
     told = {} if got is None else {"error": got}
     assert (disagreements({"error": expected}, told) == []) is agree
+
+
+def with_image(name: str, megabytes: int) -> dict[str, Any]:
+    amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    images = [{"names": ["example.com/large:1"], "sizeBytes": megabytes * 1_000_000}] if megabytes else []
+    return {"metadata": {"name": name}, "status": {"allocatable": amounts, "capacity": amounts, "images": images}}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "depends"),
+    [
+        pytest.param({"b": 500, "a": 500}, False, id="one-size"),
+        pytest.param({"a": 500, "b": 100}, False, id="the-first-by-name-reported-first"),
+        pytest.param({"b": 500, "a": 100}, True, id="the-last-by-name-reported-first"),
+        pytest.param({"b": 0, "a": 0}, False, id="no-images"),
+    ],
+)
+def test_a_series_marks_scores_that_depend_on_which_node_reported_an_image_first(
+    sizes: dict[str, int], depends: bool
+) -> None:
+    container = {"name": "c", "image": "example.com/large:1"}
+    pod = {"metadata": {"name": "p", "namespace": "default", "uid": "p"}, "spec": {"containers": [container]}}
+    steps = [*({"addNode": with_image(name, size)} for name, size in sizes.items()), {"schedule": pod}]
+    (placed,) = answer_series({"nodes": [], "steps": steps}, default_plugins())["placed"]
+    assert placed.get("history", False) is depends
+    assert set(placed["total"]) == {"a", "b"}

@@ -83,3 +83,29 @@ def test_volumes_of_a_class_follow_the_store() -> None:
     lookup.drop(make_volume("a"))
     assert [volume.name for volume in assumptions.volumes_of_class("slow")] == ["b", "c"]
     assert assumptions.volumes_of_class("fast") == []
+
+
+def test_an_assumption_that_is_taken_back_is_reported() -> None:
+    heard: list[tuple[object, object]] = []
+    assumptions = VolumeAssumptions(catalog(STORED))
+    assumptions.listen(lambda old, new: heard.append((old, new)))
+    assumptions.volumes.assume(ASSUMED)
+    with assumptions.trial():
+        assumptions.volumes.restore(STORED)
+    assert heard == []
+    assumptions.volumes.assume(ASSUMED)
+    assumptions.volumes.restore(STORED)
+    assumptions.volumes.restore(STORED)
+    assert heard == [(ASSUMED, STORED)]
+
+
+def test_an_assumption_that_the_watch_ends_is_reported_by_the_watch() -> None:
+    heard: list[tuple[object, object]] = []
+    lookup = catalog(STORED)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.listen(lambda old, new: heard.append((old, new)))
+    assumptions.volumes.assume(ASSUMED)
+    lookup.put(newer := at_version(STORED, "8"))
+    assumptions.observe(newer)
+    assumptions.volumes.restore(STORED)
+    assert heard == []

@@ -95,7 +95,8 @@ class Planner:
         self, sub_job: SubJob, tasks: Sequence[Task], domain: HyperNode, *, evicting: bool
     ) -> tuple[Statement, str] | None:
         for place in self._places(sub_job, domain):
-            trial = self._trial(sub_job, tasks, place.name, evicting=evicting)
+            with self._session.last_choices.within(place.name):
+                trial = self._trial(sub_job, tasks, place.name, evicting=evicting)
             if trial is not None:
                 return trial, place.name
         return None

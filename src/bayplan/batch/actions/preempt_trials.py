@@ -21,7 +21,7 @@ from bayplan.batch.session import Session
 from bayplan.batch.simulation import Simulation
 from bayplan.batch.tasks import Task
 from bayplan.objects.core import Pod
-from bayplan.snapshot import BoolVector
+from bayplan.snapshot import BoolVector, RowVector
 
 _PRIORITY_OFFSET = 2**31  # keeps sums of priorities comparable: every victim more makes a sum larger
 
@@ -46,7 +46,7 @@ class Trials:
     def best(self, candidates: BoolVector, within: BoolVector, wanted: int) -> Candidate | None:
         """The best of the first `wanted` nodes that can be cleared, from anywhere on; only those `within` can be."""
         rows = np.flatnonzero(candidates)
-        start = self._session.chance.randrange(len(rows))
+        start = self._start(rows)
         found: list[Candidate] = []
         for row in np.roll(rows, -start).tolist():
             if len(found) >= wanted:
@@ -56,7 +56,17 @@ class Trials:
                 victims = self._victims(node)
                 if victims:
                     found.append(Candidate(node, victims))
-        return _least_costly(found, self._session.clock.now()) if found else None
+        if not found:
+            return None
+        best = _least_costly(found, self._session.clock.now())
+        self._session.last_choices.note(self._task.key, best.node.name)
+        return best
+
+    def _start(self, rows: RowVector) -> int:
+        """Where in the rows the search begins: at the node that the last search chose, else anywhere."""
+        last = self._session.last_row(self._task)
+        found = np.flatnonzero(rows == last) if last is not None else rows[:0]
+        return int(found[0]) if len(found) else self._session.chance.randrange(len(rows))
 
     def _victims(self, node: Node) -> list[Task]:
         """Who must go from the node; nobody where it cannot be cleared."""

@@ -136,7 +136,8 @@ class TopologyAllocator:
         score = 0.0
         while left.sub_jobs:
             sub_job = left.sub_jobs.pop()
-            found = self._for_sub_job(job, sub_job, left, hyper_node)
+            with session.last_choices.within(hyper_node.name):
+                found = self._for_sub_job(job, sub_job, left, hyper_node)
             if found is None or not found[0].operations:
                 continue
             statements.append(found[0])
@@ -173,7 +174,8 @@ class TopologyAllocator:
             for hyper_node in gradient:
                 job.reset_fit_errors(sub_job)
                 tasks = sheet.tasks[sub_job.uid].clone()
-                statement = self._placer.place(job, sub_job, tasks, hyper_node.name)
+                with session.last_choices.within(hyper_node.name):
+                    statement = self._placer.place(job, sub_job, tasks, hyper_node.name)
                 if statement is not None and statement.operations:
                     found[hyper_node.name] = (saved(statement), tasks)
                     statement.discard()
@@ -200,7 +202,18 @@ class TopologyAllocator:
             return "", 0.0
         highest = max(scores[name] for name in comparable)
         tied = [name for name in comparable if scores[name] == highest]
-        return (tied[0] if len(tied) == 1 else self._session.chance.choice(tied)), highest
+        return self._one_of(sub_job, tied), highest
+
+    def _one_of(self, sub_job: SubJob, tied: list[str]) -> str:
+        """One of equally good hypernodes: the last choice for the sub-job, else any."""
+        choices, subject = self._session.last_choices, f"sub-job {sub_job.uid}"
+        last = choices.of(subject)
+        if last is not None and last in tied:
+            best = last
+        else:
+            best = tied[0] if len(tied) == 1 else self._session.chance.choice(tied)
+        choices.note(subject, best)
+        return best
 
     def _decide(self, job: Job, job_place: str, sub_job: SubJob, place: str) -> None:
         self._decisions.setdefault(job.uid, {}).setdefault(job_place, {})[sub_job.uid] = place

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.last_choices import LastChoices
 from bayplan.batch.live.admitting import GateRemovals
 from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.evicting import PodEvictions
@@ -68,7 +69,8 @@ def live_batch(
     engine.handle.writes = ways.writes
     engine.handle.share = options.share
     engine.handle.queues_admit = options.queues_admit
-    made = (following, ways.client, ways.writes, ways.statuses, ways.speaker)
+    engine.handle.last_choices = LastChoices()
+    made = (following, ways.writes, ways.statuses, ways.speaker)
     aside = Aside()
     engine.waiting = aside.waiting
     return LiveBatch(
@@ -76,8 +78,8 @@ def live_batch(
         following,
         Binds(*made, observer, clock, at_once=options.writes_at_once),
         PodEvictions(*made, observer, clock),
-        GateRemovals(ways.client, ways.writes),
-        Telling(*made, ways.groups, ways.queues),
+        GateRemovals(ways.client, ways.writes, clock),
+        Telling(following, ways.client, ways.writes, ways.statuses, ways.speaker, ways.groups, ways.queues),
         ways.writes,
         clock,
         period_s=options.schedule_period.seconds,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -21,10 +22,10 @@ from bayplan.batch.live.writing import Speaker, Statuses, Writer
 from bayplan.batch.narration import DECISIONS
 from bayplan.batch.pre_binding import PreBinding
 from bayplan.cache.bind_requests import BindRequests
-from bayplan.client import MERGE_PATCH, PODS, Client
+from bayplan.client import worker_slot
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
-from bayplan.framework.intents import BindPod, CreateBindRequest
+from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest
 from bayplan.framework.status import SUCCESS, Status, error
 from bayplan.objects.core import Pod
 from bayplan.objects.gpu_sharing import given_whole
@@ -56,7 +57,6 @@ class Binds:
     """Carries out what sessions have placed."""
 
     following: Following
-    client: Client
     writes: Writer
     statuses: Statuses
     speaker: Speaker
@@ -69,6 +69,7 @@ class Binds:
     """Uids of pods whose binding is not written yet, or that the binder has."""
     _waiting: deque[_Placed] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
+    _idle_workers: int = 0
 
     def start(
         self,
@@ -82,7 +83,10 @@ class Binds:
         self.observer.task_stage("Assumed", pod)
         self.under_way.add(pod.uid)
         self._waiting.append(_Placed(pod, node_name, needs, annotations or {}, handed or {}))
-        if len(self._workers) < self.at_once:
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        if self._waiting and len(self._workers) - self._idle_workers < self.at_once:
             worker = asyncio.ensure_future(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
@@ -92,7 +96,7 @@ class Binds:
         if self.requests is not None:
             self.requests.let_go()
         while self._workers:
-            await asyncio.gather(*self._workers, return_exceptions=True)
+            await asyncio.wait(self._workers)  # it cancels no binding when it is cancelled itself
         await asyncio.sleep(0)  # for those whose end was told just now
         self.under_way.clear()
 
@@ -105,8 +109,9 @@ class Binds:
     # inside -----------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Bind whoever waits longest, until nobody does. No worker waits for what the binder makes of a pod."""
-        while self._waiting:
+        """Bind the pod that waits longest, until none waits. No worker waits for what the binder makes of a pod."""
+        worker_slot.set(self._without_slot)
+        while self._waiting and len(self._workers) - self._idle_workers <= self.at_once:
             placed = self._waiting.popleft()
             with_binder = False
             try:
@@ -117,6 +122,16 @@ class Binds:
             finally:
                 if not with_binder:
                     self.under_way.discard(placed.pod.uid)
+
+    @asynccontextmanager
+    async def _without_slot(self) -> AsyncIterator[None]:
+        """Let another worker start while this one only waits to learn the outcome of a write."""
+        self._idle_workers += 1
+        self._start_worker()
+        try:
+            yield
+        finally:
+            self._idle_workers -= 1
 
     async def _written(self, placed: _Placed) -> Status | None:
         """How a pod stands whose binding was written, or was not; None: the binder has it, and may take minutes."""
@@ -166,9 +181,8 @@ class Binds:
             if not status.ok:
                 raise _NotBound(f"execute preBind for pod {pod.key} failed: {status.message}, resync the task")
         if annotations:
-            patch = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
             try:
-                await self.client.patch(PODS, patch, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+                await self.writes.perform(AnnotatePod(pod, annotations))
             except BayplanError as fault:
                 raise _NotBound(f"execute preBind for pod {pod.key} failed: {fault}, resync the task") from fault
         self.observer.task_stage("PreBound", pod)
@@ -221,5 +235,5 @@ class Binds:
         self.observer.failed(pod)
         if why:
             log.warning("pod %s: %s", pod.key, why)
-            self.statuses.say(newest, SCHEDULER_ERROR, why, None)
-            self.speaker.tell(newest, WARNING, "FailedScheduling", why)
+            if self.statuses.say(newest, SCHEDULER_ERROR, why, None) is not None:
+                self.speaker.tell(newest, WARNING, "FailedScheduling", why)

@@ -7,6 +7,7 @@ from bayplan.batch.live.following import Following
 from bayplan.batch.live.writing import Speaker, Writer
 from bayplan.cache.bind_requests import BindRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
+from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
 from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.objects.bind_requests import BindRequest
@@ -54,12 +55,13 @@ def follow_requests(
     *,
     attempts: int,
     stale_s: float,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> BindRequests:
     """Have sessions' pods bound by the binder, and count those that are on their way so."""
     desk = following.engine.handle.desk = BindRequestDesk(clock, attempts=attempts)
     engine = BatchRequests(following, writes, speaker)
     cache = following.engine.cache
-    requests = BindRequests(cache, engine, desk.failures, clock, stale_s)
+    requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
     requests.others = RequestsOfOthers(cache, following.serves, following.freed)
     desk.following = following.requests = binds.requests = requests
     return requests

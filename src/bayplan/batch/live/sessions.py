@@ -180,6 +180,7 @@ class LiveBatch:
         `early`: one before its time, which tells groups how far they came, and leaves the rest to the next."""
         for change in self.between_sessions:
             change()
+        self.evictions.end_pauses()
         outcome, sent = Outcome(), _Sent()
         start_s = open_s = self.clock.monotonic_s()
         self._slice_ends_s = start_s + self.slice_s
@@ -273,6 +274,11 @@ class LiveBatch:
         """Wait for what is being written."""
         await self.binds.drain()
         await self.writes.drain()
+
+    @property
+    def has_open_writes(self) -> bool:
+        """Whether a write may still take effect."""
+        return self.writes.has_open_writes
 
     async def abandon(self) -> None:
         """Leave everything that is under way as it is; who starts next finds out how far it came."""

@@ -15,7 +15,7 @@ from bayplan.batch.live.writing import Writer
 from bayplan.batch.shards import Shard, ShardStatus, usable
 from bayplan.client import MERGE_PATCH, Client, Resource
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, NotFound
+from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects.volcano import NodeShard
 
 log = logging.getLogger(__name__)
@@ -62,11 +62,15 @@ class Sharding:
             "nodesToRemove": sorted(status.to_remove),
             "lastUpdateTime": self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        patch = {"metadata": {"uid": mine.metadata.uid}, "status": said}
+        # With the version: a late patch must not say of a node that it is free which this scheduler uses again.
+        meta = {"uid": mine.metadata.uid, "resourceVersion": mine.metadata.resource_version}
+        patch = {"metadata": meta, "status": said}
         try:
             await self.client.patch(self.shards, patch, name=self.name, subresource="status", kind=MERGE_PATCH)
         except NotFound:
             return
+        except Conflict:
+            self._told = None
         except ApiError:
             self._told = None  # the next session tries again
             raise

@@ -9,7 +9,7 @@ controllers wait: why pods wait changes with every member of a gang that arrives
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,13 @@ import msgspec
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.grievances import Grievance, grievances
 from bayplan.batch.live.writing import Speaker, Statuses, Writer
-from bayplan.batch.outcome import GroupOutcome, Outcome
+from bayplan.batch.outcome import GroupEvent, GroupOutcome, Outcome
 from bayplan.batch.tasks import GROUP_NAME
 from bayplan.client import MERGE_PATCH, Client, Resource
-from bayplan.errors import ApiError, NotFound
+from bayplan.errors import ApiError, Conflict, NotFound
 from bayplan.objects import volcano
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import KubeObject
+from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.quantity import Quantity
 from bayplan.telemetry.events import WARNING
 
@@ -55,7 +55,8 @@ class Telling:
     _latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by path: what waits to be written
     _busy: set[str] = field(default_factory=set)
     _said: dict[str, tuple[str, Any]] = field(default_factory=dict)  # by path: version of the object, and what we wrote
-    _told: dict[tuple[str, str], str] = field(default_factory=dict)  # by object and reason: the last event's text
+    _told: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """By object and reason: the texts of the events of the last session that had any."""
     _faults: set[str] = field(default_factory=set)
     _grieved: dict[_Object, str] = field(default_factory=dict)  # what is wrong with objects, as last told
     _groupless: set[str] = field(default_factory=set)
@@ -71,10 +72,13 @@ class Telling:
                 written.add(uid)
                 self._write_group(group, found)
                 yield
+        by_reason: dict[tuple[str, str], list[GroupEvent]] = {}
         for event in outcome.events:
-            group = table.get(event.group)
-            if group is not None and not (early and event.group not in written):
-                self._event(group, event.type, event.reason, event.text)
+            if not (early and event.group not in written):
+                by_reason.setdefault((event.group, event.reason), []).append(event)
+        for (uid, _), events in by_reason.items():
+            if (group := table.get(uid)) is not None:
+                self._record(group, events)
                 yield
         if not early:
             yield from self._tell_the_rest(outcome)
@@ -106,13 +110,13 @@ class Telling:
             "failed": status.failed or None,
         }
         meaning = (status.phase, status.running, status.succeeded, status.failed, _meaning(status.conditions))
-        patch = {"metadata": {"uid": group.metadata.uid}, "status": said}
+        patch = {"metadata": _precondition(group), "status": said}
         self._write(self.groups, group, patch, meaning)
 
     def _write_queue(self, queue: volcano.Queue, held: Mapping[str, Quantity]) -> None:
         allocated: dict[str, str | None] = {name: None for name in queue.status.allocated if name not in held}
         allocated |= {name: str(amount) for name, amount in held.items()}
-        patch = {"metadata": {"uid": queue.metadata.uid}, "status": {"allocated": allocated}}
+        patch = {"metadata": _precondition(queue), "status": {"allocated": allocated}}
         self._write(self.queues, queue, patch, allocated, subresource="status")
 
     def _write(
@@ -129,11 +133,14 @@ class Telling:
             self.writes.start(self._write_latest(resource, item, path, subresource), f"writing the status of {path}")
 
     async def _write_latest(self, resource: Resource, item: KubeObject, path: str, subresource: str) -> None:
-        meta = item.metadata
+        meta, before, after = item.metadata, "", ""
         try:
             while (patch := self._latest.pop(path, None)) is not None:
+                version = patch["metadata"]["resourceVersion"]
+                if version == before:  # the watch did not show the patch before this one
+                    patch["metadata"]["resourceVersion"] = after
                 try:
-                    await self.client.patch(
+                    answer = await self.client.patch(
                         resource,
                         patch,
                         name=meta.name,
@@ -141,8 +148,11 @@ class Telling:
                         subresource=subresource,
                         kind=MERGE_PATCH,
                     )
+                    before, after = version, msgspec.json.decode(answer, type=_Answer).metadata.resource_version
                 except NotFound:
                     return
+                except Conflict:
+                    self._said.pop(path, None)  # the next session writes what is still true of the newer version
                 except ApiError as fault:
                     self._said.pop(path, None)  # nobody knows what it says now: the next session writes it again
                     log.warning("cannot write the status of %s: %s; the next session tries again", path, fault)
@@ -155,11 +165,14 @@ class Telling:
         if self.statuses.say(pod, reason, message, nominate or None) is not None:
             self.speaker.tell(pod, WARNING, "FailedScheduling", message)
 
-    def _event(self, item: KubeObject, kind: str, reason: str, text: str) -> None:
-        key = item.metadata.uid, reason
-        if self._told.get(key) != text:
-            self._told[key] = text
-            self.speaker.tell(item, kind, reason, text)
+    def _record(self, item: KubeObject, events: Sequence[GroupEvent]) -> None:
+        """Record a session's events of one reason about an object, without those of the session before."""
+        key = item.metadata.uid, events[0].reason
+        before = self._told.get(key, ())
+        self._told[key] = tuple(dict.fromkeys(event.text for event in events))
+        for event in {event.text: event for event in events}.values():
+            if event.text not in before:
+                self.speaker.tell(item, event.type, event.reason, event.text)
 
     def _complain(self, outcome: Outcome) -> Iterable[None]:
         """What somebody must mend: on the object where it is one's, and in the log once."""
@@ -171,20 +184,20 @@ class Telling:
         yield from self._name_groupless()
 
     def _grieve(self, found: Iterable[Grievance]) -> Iterable[None]:
-        """One event an object, with all that is wrong, when that is not what it was told last."""
+        """One event an object, with all that is wrong, when that is not what it was told last; of a pod its status."""
         by_object: dict[_Object, tuple[KubeObject, list[str]]] = {}
         for item, sentence in found:
-            if isinstance(item, Pod):
-                self._explain(item, UNSCHEDULABLE, sentence)
-                yield
-            else:
-                by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(sentence)
+            by_object.setdefault((type(item), item.key, item.metadata.uid), (item, []))[1].append(sentence)
         told_before, self._grieved = self._grieved, {}
         for key, (item, sentences) in by_object.items():
-            text = self._grieved[key] = ". ".join(sentences)
-            if told_before.get(key) != text:
-                self.speaker.tell(item, WARNING, MISCONFIGURED, text)
-                yield
+            text = ". ".join(sentences)
+            if isinstance(item, Pod):
+                self._explain(item, UNSCHEDULABLE, text)
+            else:
+                self._grieved[key] = text
+                if told_before.get(key) != text:
+                    self.speaker.tell(item, WARNING, MISCONFIGURED, text)
+            yield
 
     def _name_groupless(self) -> Iterable[None]:
         """Pods of ours without a group. Controllers need a moment: who is without one for two sessions is told."""
@@ -208,6 +221,15 @@ class Telling:
         uids = {item.metadata.uid for item in (*groups.values(), *queues.values())}
         self._said = {path: said for path, said in self._said.items() if path in paths}
         self._told = {key: text for key, text in self._told.items() if key[0] in uids}
+
+
+class _Answer(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+def _precondition(item: KubeObject) -> dict[str, Any]:
+    """Of two patches of one version the API server applies one: a late patch does not replace a newer status."""
+    return {"uid": item.metadata.uid, "resourceVersion": item.metadata.resource_version}
 
 
 def _written(condition: volcano.PodGroupCondition) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
 from bayplan.client import MERGE_PATCH, Resource
-from bayplan.errors import AlreadyExists, BayplanError, Conflict, NotFound, ObjectError, PluginError
+from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, NotFound, ObjectError, PluginError
 from bayplan.objects.bind_requests import BindRequest, shares_on_its_node
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.gpu_sharing import (
@@ -28,6 +28,7 @@ from bayplan.objects.gpu_sharing import (
 )
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
+_TRIES = 5
 _CDI_ENABLED = "cdiEnabled"
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
 
@@ -103,17 +104,39 @@ async def upsert(ctx: BinderHandle, pod: Pod, name: str, data: dict[str, str]) -
         "metadata": {"name": name, "namespace": pod.namespace, "ownerReferences": [owner]},
         "data": data,
     }
+    found: Mapping[str, Any] | None = None
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if found is None:
+                await ctx.client.create(CONFIG_MAPS, body, namespace=pod.namespace)
+            else:
+                await _replace(ctx, pod, found, data)
+            return
+        except ApiError as refusal:
+            may_be_there = isinstance(refusal, AlreadyExists | Conflict) or refusal.outcome_unknown
+            if not tries_left or not may_be_there:
+                raise
+        found = await _metadata(ctx, pod.namespace, name)
+
+
+async def _metadata(ctx: BinderHandle, namespace: str, name: str) -> Mapping[str, Any] | None:
     try:
-        await ctx.client.create(CONFIG_MAPS, body, namespace=pod.namespace)
-    except AlreadyExists:
-        found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
-        if not _is_owned(found, pod):
-            raise BayplanError(
-                f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
-                f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
-            ) from None
-        body = {"metadata": {"uid": found["uid"]}, "data": data}
-        await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
+        found: Mapping[str, Any] = (await ctx.client.get_raw(CONFIG_MAPS, namespace, name))["metadata"]
+    except NotFound:
+        return None
+    return found
+
+
+async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: dict[str, str]) -> None:
+    name = found["name"]
+    if not _is_owned(found, pod):
+        raise BayplanError(
+            f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
+            f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
+        )
+    # With the version: a patch that is applied late must not name the device of an earlier attempt.
+    body = {"metadata": {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}, "data": data}
+    await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
 
 
 async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:

@@ -114,8 +114,13 @@ class Queues(BatchController):
             await self._close(queue)
         else:
             await self._look(queue)
-        self._actions.pop(name, None)
+        self._carried_out(name, action)
         return None
+
+    def _carried_out(self, name: str, action: str) -> None:
+        """Drop an action. A command that arrived in the meantime replaced it and stays."""
+        if self._actions.get(name) == action:
+            del self._actions[name]
 
     def _check_parent(self, queue: Whole) -> None:
         """A queue below a closed one stays closed."""
@@ -157,6 +162,7 @@ class Queues(BatchController):
                 await self._annotate(queue, "true")
                 self._order(queue.name, CLOSE_QUEUE)
                 await self._close(queue)
+                self._carried_out(queue.name, CLOSE_QUEUE)
                 return
             if _state(parent) == OPEN and _state(queue) in SHUT and by_parent:
                 await self._open(queue)

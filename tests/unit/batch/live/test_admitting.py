@@ -81,9 +81,25 @@ async def test_room_is_kept_for_who_was_let_go_and_finds_no_node() -> None:
 
 
 @on_loop
-async def test_a_removal_that_fails_is_tried_again_by_the_next_session() -> None:
+async def test_a_removal_that_is_refused_is_tried_again_after_a_pause() -> None:
     async with batch_running(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
         rig.refuse("PATCH", "/pods/a", status(403, "Forbidden"))
         await rig.session()
         await rig.session()
+        assert len(rig.sent("PATCH", "/pods/a")) == 1
+        rig.clock.advance(10)
+        await rig.session()
         assert len(rig.sent("PATCH", "/pods/a")) == 2
+
+
+@on_loop
+async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() -> None:
+    async with batch_running(*WORLD, held("a"), conf=CAPACITY, options=ADMITS) as rig:
+        rig.refuse("PATCH", "/pods/a", *[status(403, "Forbidden")] * 5)
+        counts = []
+        for _ in range(3):
+            for _ in range(50):
+                await rig.session()
+                rig.clock.advance(1)
+            counts.append(len(rig.sent("PATCH", "/pods/a")))
+        assert counts == [3, 4, 5]

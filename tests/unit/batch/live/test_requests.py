@@ -166,6 +166,10 @@ def test_a_pod_that_the_binder_has_is_under_way_until_its_end_is_told(ends: str)
                 requests.pod_placed(pod)
             else:
                 requests.hear(requests.known[pod.key], None)
+                assert live.binds.under_way == {pod.uid}  # its binding may be on its way
+                rig.clock.advance(60)
+                for uid, _ in requests.lost():
+                    requests.read_pod(uid, pod)
             if ends == "lost as it stops":
                 await live.binds.drain()
                 assert live.engine.cache.pod(pod.uid) is None, "what has ended is not left to chance"

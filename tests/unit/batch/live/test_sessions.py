@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from batch_builders import make_group, make_member, make_queue
 from batch_world import GANGS
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.telling import GROUPLESS
+from bayplan.batch.outcome import GroupOutcome
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.quantity import Quantity
-from bayplan.objects.volcano import QueueStatus
+from bayplan.objects.volcano import PodGroup, PodGroupStatus, QueueStatus
 from bayplan.testing.builders import make_node
 from builders import changed
 from live_batch_rig import BatchRig, batch_running
-from wire_server import on_loop, status
+from wire_server import on_loop, status, until
 
 NODE = make_node("n", cpu=4)
 GROUP = make_group("job", min_member=2)
@@ -42,12 +44,40 @@ async def test_a_gang_is_bound_and_its_group_is_told() -> None:
         assert rig.events.about("Scheduled")[:1] == [("default/job-w-0", "Successfully assigned default/job-w-0 to n")]
         (written,) = rig.sent("PATCH", "/podgroups/job")
         assert written["status"]["phase"] == outcome.groups["default/job"].status.phase
-        assert rig.sent("PATCH", "/queues/q/status") == [
-            {"metadata": {"uid": ""}, "status": {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}}
-        ]
+        assert written["metadata"]["resourceVersion"]
+        (told,) = rig.sent("PATCH", "/queues/q/status")
+        assert told["metadata"].keys() == {"uid", "resourceVersion"}
+        assert told["status"] == {"allocated": {"cpu": "2", "memory": "0", "pods": "2"}}
         await rig.session()
         assert len(rig.sent("POST", "/binding")) == 2  # nobody is bound twice
         assert len(rig.sent("PATCH", "/podgroups/job")) == 1  # nor told what was told
+
+
+@on_loop
+async def test_of_two_statuses_of_one_version_the_later_names_the_version_that_the_earlier_made() -> None:
+    """The watch has not shown the first when the second is written; neither is refused, and neither lands late."""
+    async with batch_running(make_queue(), GROUP) as rig:
+        await rig.live.catch_up()
+        telling, group = rig.live.telling, rig.live.engine.cache.catalog.table(PodGroup)["default/job"]
+        for phase in ("Inqueue", "Running"):
+            found = GroupOutcome(status=PodGroupStatus(phase=phase), changed=True)
+            telling._write_group(group, found)
+            await asyncio.sleep(0)
+        await until(lambda: len(rig.sent("PATCH", "/podgroups/job")) == 2)
+        versions = [each["metadata"]["resourceVersion"] for each in rig.sent("PATCH", "/podgroups/job")]
+        assert versions == [group.metadata.resource_version, "9"]
+
+
+@on_loop
+async def test_a_status_of_an_older_version_is_refused_and_written_again_by_the_next_session() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        rig.refuse("PATCH", "/podgroups/job", status(409, "Conflict"))
+        await rig.session()
+        first = rig.sent("PATCH", "/podgroups/job")[0]["metadata"]["resourceVersion"]
+        rig.hear(changed(GROUP, metadata={"labels": {"another": "version"}}))
+        await rig.session()
+        versions = [each["metadata"]["resourceVersion"] for each in rig.sent("PATCH", "/podgroups/job")]
+        assert versions[0] == first != versions[-1]
 
 
 @on_loop
@@ -63,6 +93,17 @@ async def test_a_refused_binding_gives_the_room_back_and_is_tried_again() -> Non
         await rig.session()
         assert len(rig.sent("POST", "/job-w-1/binding")) == 2
         assert rig.live.engine.cache.pod_count == 2
+
+
+@on_loop
+async def test_a_binding_that_is_refused_again_for_the_same_reason_is_reported_once() -> None:
+    async with batch_running(NODE, make_queue(), GROUP, *ours(*PODS)) as rig:
+        rig.refuse("POST", "/job-w-1/binding", *[status(403, "Forbidden", "not you")] * 4)
+        for _ in range(4):
+            await rig.session()
+        assert len(rig.sent("POST", "/job-w-1/binding")) == 4
+        assert len(conditions(rig, "job-w-1")) == 1
+        assert [key for key, _ in rig.events.about("FailedScheduling")] == ["default/job-w-1"]
 
 
 @on_loop
@@ -85,6 +126,17 @@ async def test_why_a_pod_waits_is_written_once() -> None:
         assert [each["message"] for each in said] == ["0/1 nodes are unavailable: 1 Insufficient cpu."]
         assert len(rig.events.about("FailedScheduling")) == 1
         assert len([key for key, _ in rig.events.about("Unschedulable") if key == "default/big"]) == 1
+
+
+@on_loop
+async def test_two_events_of_one_reason_are_recorded_once_each() -> None:
+    """A group that is not let in has an event of the plugin that refuses it, and one of the session."""
+    group = make_group("job", min_resources={"cpu": Quantity.of(9)})
+    async with batch_running(NODE, make_queue(), group, *ours(make_member("job-w-0")), conf=SHARED) as rig:
+        for _ in range(4):
+            await rig.session()
+        notes = [note for _, note in rig.events.about("Unschedulable")]
+        assert len(notes) == len(set(notes)) == 2, notes
 
 
 @on_loop

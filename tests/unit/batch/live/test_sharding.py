@@ -41,7 +41,7 @@ async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
         await rig.session()
         assert list(rig.bound().values()) == ["a"]
         (told,) = rig.sent("PATCH", PATH)
-        assert told["metadata"] == {"uid": "uid-mine"}
+        assert told["metadata"] == {"uid": "uid-mine", "resourceVersion": "7"}
         assert (told["status"]["nodesInUse"], told["status"]["nodesToAdd"]) == (["a"], ["b"])
         await rig.session()
         assert len(rig.sent("PATCH", PATH)) == 1  # it is on its way

@@ -12,6 +12,7 @@ from batch_builders import BORN, make_group, make_member, make_queue
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.live.request_following import follow_requests
 from bayplan.batch.live.stranded_claims import LOOK_EVERY_S
+from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.objects.bind_requests import new_request
 from bayplan.objects.core import Pod, PodResourceClaim, PodStatus
 from bayplan.objects.meta import KubeObject
@@ -116,7 +117,9 @@ async def test_a_pod_with_a_live_request_keeps_what_was_prepared_until_that_is_g
     request = changed(new_request(POD, "gone", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     async with running(changed(POD, spec={"node_selector": {"no": "node"}})) as rig:
         live = rig.live
-        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        requests = follow_requests(
+            live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0
+        )
         outcome = await rig.session()
         rig.clock.advance(LOOK_EVERY_S)
         rig.hear(GONE, request)
@@ -126,7 +129,13 @@ async def test_a_pod_with_a_live_request_keeps_what_was_prepared_until_that_is_g
         assert (await rig.session()).waiting == {}
         assert given_back(rig) == []
         rig.hear_gone(request)
+        await live.catch_up()
         rig.clock.advance(LOOK_EVERY_S)
+        assert (await rig.session()).waiting == {}, "its binding may still land"
+        assert given_back(rig) == []
+        rig.clock.advance(REQUEST_TIMEOUT_S)
+        for uid, _ in requests.lost():
+            requests.read_pod(uid, POD)
         assert POD.key in (await rig.session()).waiting
         assert len(given_back(rig)) == 1
 

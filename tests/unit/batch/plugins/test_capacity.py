@@ -282,6 +282,13 @@ def test_order_looks_at_where_branches_part() -> None:
         assert ordered(session, "east", "west") == ["east", "west"]
 
 
+def test_a_leaf_below_the_root_is_compared_with_the_branches_beside_it() -> None:
+    family = [*FAMILY, make_queue("solo", parent="root", deserved={"cpu": "1"})]
+    with in_tree(*family, running={"e1": 1, "solo": 1}) as session:
+        assert ordered(session, "e1", "solo") == ["e1", "solo"]  # 1 of 6, 1 of 1
+        assert ordered(session, "solo", "e1") == ["e1", "solo"]
+
+
 def test_shares_of_parents_stay_what_they_were_at_open() -> None:
     with in_tree(*FAMILY, running={"e1": 1, "w1": 2}, waiting=("e1", "e2")) as session:
         statement = session.statement()

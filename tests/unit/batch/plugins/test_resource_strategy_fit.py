@@ -53,6 +53,12 @@ def resources(**types: Any) -> dict[str, Any]:
         ),
         pytest.param({"cpu": "2"}, resources(**{"*": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-bare-star"),
         pytest.param({"cpu": "2"}, resources(**{"c*u": {"type": MOST}}), {"cpu": 0.0, "gpu": 0.0}, id="a-star-inside"),
+        pytest.param(
+            {"cpu": "2"},
+            resources(**{"c*u": {"type": LEAST}, "cpu": {"type": MOST}}),
+            {"cpu": 25.0, "gpu": 75.0},
+            id="a-good-name-after-a-bad-one",
+        ),
     ],
 )
 def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected: dict[str, float]) -> None:
@@ -70,6 +76,12 @@ def test_strategies(requests: ResourceList, arguments: dict[str, Any], expected:
         pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "cpu=1"}, {"cpu": 0.0, "gpu": 0.0}, id="no-json"),
         pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: "null"}, {"cpu": 0.0, "gpu": 0.0}, id="null"),
         pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: f'{{"cpu": {2**63}}}'}, {"cpu": 0.0, "gpu": 0.0}, id="too-large"),
+        pytest.param(
+            {OWN_TYPE: MOST, OWN_WEIGHTS: f'{{"cpu": 1, "x": {2**63}}}'}, {"cpu": 0.0, "gpu": 0.0}, id="one-too-large"
+        ),
+        pytest.param(
+            {OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": null, "memory": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="one-null"
+        ),
         pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"c*": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="no-beginnings"),
         pytest.param({OWN_TYPE: MOST, OWN_WEIGHTS: '{"cpu": -1}'}, {"cpu": -25.0, "gpu": -75.0}, id="below-zero"),
         pytest.param({OWN_TYPE: "Odd", OWN_WEIGHTS: '{"cpu": 1}'}, {"cpu": 0.0, "gpu": 0.0}, id="unknown-type"),
@@ -126,6 +138,8 @@ def test_scarce_resources(requests: ResourceList, sra: dict[str, Any], expected:
         pytest.param({"cpu": "1"}, {}, False, id="one-each-by-default"),
         pytest.param({"cpu": "2"}, {"cpu": 1}, True, id="too-little-cpu"),
         pytest.param({"cpu": "1", "memory": "7Gi"}, {"cpu": 0}, True, id="too-little-memory"),
+        pytest.param({"cpu": "2"}, {"cpu": 0.5}, False, id="enough-for-half-a-core-each"),
+        pytest.param({"cpu": "1"}, {"cpu": 1.5}, True, id="too-little-for-more-than-a-core-each"),
         pytest.param({"cpu": "2"}, {"cpu": -1, "memory": 0}, True, id="below-zero-is-one"),
         pytest.param({"cpu": "2", GPU: 1}, {"cpu": 1}, False, id="asks-for-a-gpu-itself"),
     ],
@@ -137,3 +151,14 @@ def test_proportions(requests: ResourceList, proportions: dict[str, float], reje
     with opened(ResourceStrategyFit, arguments=arguments, nodes=NODES, pods=pods, objects=[make_group()]) as session:
         reason = f"proportional of resource {GPU} check failed"
         assert objections(session, "p") == ({"gpu": (Code.UNRESOLVABLE, reason)} if rejected else {})
+
+
+def test_a_node_is_rejected_for_one_resource_only() -> None:
+    """The first resource that is short is the reason; a later one does not repeat the node."""
+    other = "a.b/c"
+    node = make_node("n", allocatable={**ROOM, GPU: "8", other: "8"})
+    arguments = {"proportional": {"enable": True, "resources": f"{GPU}, {other}"}}
+    pods = [make_member("p", requests={"cpu": "1"})]
+    with opened(ResourceStrategyFit, arguments=arguments, nodes=[node], pods=pods, objects=[make_group()]) as session:
+        expected = {"n": (Code.UNRESOLVABLE, f"proportional of resource {GPU} check failed")}
+        assert objections(session, "p") == expected

@@ -127,6 +127,9 @@ def test_who_preempts_whom() -> None:
         pytest.param({"volcano.sh/jdb-max-unavailable": "2"}, 1, id="max-less-those-that-do-not-run"),
         pytest.param({"volcano.sh/jdb-max-unavailable": "1"}, 0, id="max-reached"),
         pytest.param({"volcano.sh/jdb-max-unavailable": "90%"}, 3, id="max-percent"),
+        pytest.param({"volcano.sh/jdb-min-available": "2147483648"}, 3, id="min-above-32-bits"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "2147483647"}, 3, id="max-of-32-bits"),
+        pytest.param({"volcano.sh/jdb-max-unavailable": "2147483648"}, 0, id="max-above-32-bits"),
         pytest.param({"volcano.sh/jdb-max-unavailable": "-5"}, 0, id="max-below-zero"),
     ],
 )

@@ -1,0 +1,54 @@
+"""What a pod that waits for the binder is told of the binder's lease."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from bayplan.app.explaining import _as_held
+from bayplan.telemetry.answers import EXPIRED, FREE, HELD
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+LEASE = "kube-system/bayplan-binder"
+
+
+def renewed(seconds_ago: float, *, lasts_s: int | None = 15) -> dict[str, Any]:
+    at = NOON - timedelta(seconds=seconds_ago)
+    spec: dict[str, Any] = {"holderIdentity": "b-1", "renewTime": at.isoformat()}
+    return spec if lasts_s is None else {**spec, "leaseDurationSeconds": lasts_s}
+
+
+@pytest.mark.parametrize(
+    ("spec", "state", "sentence"),
+    [
+        pytest.param({}, FREE, f"nobody holds the lease {LEASE}; see whether `bayplan binder` runs", id="no holder"),
+        pytest.param(
+            {"holderIdentity": ""},
+            FREE,
+            f"nobody holds the lease {LEASE}; see whether `bayplan binder` runs",
+            id="empty",
+        ),
+        pytest.param({"holderIdentity": "b-1"}, HELD, f"b-1 holds the lease {LEASE}", id="never renewed"),
+        pytest.param(renewed(0), HELD, f"b-1 holds the lease {LEASE}", id="renewed now"),
+        pytest.param(renewed(15), HELD, f"b-1 holds the lease {LEASE}", id="at its end"),
+        pytest.param(
+            renewed(18),
+            EXPIRED,
+            f"b-1 holds the lease {LEASE} no more: it expired 3 s ago; see whether `bayplan binder` runs",
+            id="expired",
+        ),
+        pytest.param(
+            renewed(2, lasts_s=None),
+            EXPIRED,
+            f"b-1 holds the lease {LEASE} no more: it expired 2 s ago; see whether `bayplan binder` runs",
+            id="of no length",
+        ),
+    ],
+)
+def test_the_lease_of_the_binder(spec: dict[str, Any], state: str, sentence: str) -> None:
+    found = _as_held(LEASE, spec, NOON)
+    assert (found.lease, found.state, found.sentence) == (LEASE, state, sentence)
+    assert found.holder == spec.get("holderIdentity", "")
+    assert (found.renewed_at is not None) is bool(spec.get("renewTime"))

@@ -1,0 +1,128 @@
+"""A lease that is lost with many writes pending: no trace and one line, in each engine and in the binder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from batch_builders import make_group, make_member, make_queue
+from bayplan.binder.live import LiveBinder
+from bayplan.client import CORE_EVENTS, EventSink
+from bayplan.clock import ManualClock, SystemClock
+from bayplan.objects.core import ObjectMeta, Pod
+from bayplan.telemetry.events import EventRecorder
+from binder_rig import BinderRig, on_rig
+from builders import make_node, make_pod
+from live_batch_rig import batch_running
+from live_rig import asking_the_binder, by_requests, running
+from lost_lease import StaleLease, complaints, unsent
+from wire_server import Reply, WireServer, on_loop, until
+
+MANY = 15
+NODE = make_node("n", cpu="100")
+FULL = make_node("full", cpu="2", labels={"full": "yes"})
+WEAK = [make_pod(f"weak-{number}", cpu="1", node="full", priority=1) for number in range(2)]
+"""The second one is evicted when the nomination of the stronger pod is written."""
+STRONG = make_pod("strong", cpu="2", priority=9, node_selector={"full": "yes"})
+FITTING = [make_pod(f"fits-{number}", cpu="1") for number in range(MANY)]
+TOO_BIG = [make_pod(f"big-{number}", cpu="1000") for number in range(MANY)]
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+
+@pytest.mark.parametrize("by_binder", [False, True], ids=["bindings", "bind-requests"])
+def test_the_pod_engine(by_binder: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Bindings or BindRequests, statuses, and the farewell of a victim."""
+
+    @on_loop
+    async def test() -> None:
+        known = (NODE, FULL, *WEAK)
+        world = asking_the_binder(*known, config=by_requests()) if by_binder else running(*known)
+        async with world as rig:
+            lease = StaleLease(rig.clock)
+            rig.client.guard(lease)
+            rig.hear(*FITTING, *TOO_BIG, STRONG)
+            await until(lambda: lease.refused >= 2 * MANY + 2)
+            assert all(each.method == "GET" for each in rig.server.requests)
+        lease.report_unsent()
+        assert complaints(caplog) == [unsent(lease.refused)]
+
+    test()
+
+
+@on_loop
+async def test_the_batch_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """Bindings, statuses of pods, groups and queues, and the farewell of a victim."""
+    groups = [make_group(f"g{number}", min_member=1, queue="q") for number in range(MANY)]
+    members = [make_member(f"m{number}", group=f"g{number}", requests={"cpu": "1"}) for number in range(MANY)]
+    stuck = [make_group(f"s{number}", min_member=1, queue="q") for number in range(MANY)]
+    big = [make_member(f"b{number}", group=f"s{number}", requests={"cpu": "1000"}) for number in range(MANY)]
+    async with batch_running(NODE, FULL, *WEAK, make_queue(), *groups, *members, *stuck, *big) as rig:
+        lease = StaleLease(rig.clock)
+        rig.client.guard(lease)
+        await rig.live.catch_up()
+        await rig.live.session()
+        rig.live.evictions.start(WEAK[0], "reclaim")
+        await until(lambda: lease.refused >= 3 * MANY)
+        assert rig.server.requests == []
+    lease.report_unsent()
+    assert complaints(caplog) == [unsent(lease.refused)]
+
+
+def test_the_binder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Statuses of BindRequests, which come before each binding, and their repetition."""
+
+    async def test(rig: BinderRig) -> None:
+        for number in range(MANY):
+            await rig.request(await rig.pod(f"p{number}"), name=f"p{number}")
+        lease = StaleLease(SystemClock())
+        rig.client.guard(lease)
+        caplog.clear()
+        async with rig.at_work(workers=MANY) as live:
+            assert isinstance(live, LiveBinder)
+            while lease.refused < MANY:
+                await asyncio.sleep(0)
+        lease.report_unsent()
+        assert complaints(caplog) == [unsent(lease.refused)]
+
+    on_rig(tmp_path, test)
+
+
+@on_loop
+async def test_events(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    async with WireServer(lambda _: Reply()) as server, server.client(clock) as client:
+        sink = EventSink(client, resource=CORE_EVENTS)
+        sending = asyncio.ensure_future(sink.run())
+        lease = StaleLease(clock)
+        client.guard(lease)
+        recorder = EventRecorder("s", host="h", clock=clock, chance=random.Random(0), post=sink.post)
+        for number in range(MANY):
+            meta = ObjectMeta(name=f"p{number}", namespace="team", uid=f"u{number}")
+            recorder.failed_scheduling(Pod(metadata=meta), "no room")
+        await until(lambda: lease.refused > 0)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        assert server.requests == []
+    lease.report_unsent()
+    assert complaints(caplog) == [unsent(lease.refused)]
+
+
+@on_loop
+async def test_what_is_a_bug_keeps_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> None:
+        raise ValueError("a bug")
+
+    async with running(NODE) as rig:
+        rig.client.guard(StaleLease(rig.clock))
+        rig.live.writes.start(broken(), "a write")
+        await rig.idle()
+    (record,) = [each for each in caplog.records if each.exc_info]
+    assert record.getMessage() == "a write failed"

@@ -1,0 +1,30 @@
+"""A scheduler process with a source of plugins looks at their files while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from bayplan.app import configured, known_plugins, scheduler_process
+from bayplan.scheduler.reloading import PluginSource
+from controlled import QUICK, UNSEEN
+from patience import DEADLINE_S
+from served_cluster import served
+from wire_server import on_loop
+
+
+@on_loop
+async def test_a_process_looks_at_the_files_of_its_plugins(tmp_path: Path) -> None:
+    registry, looked = known_plugins(), asyncio.Event()
+    configuration = configured(QUICK, registry)
+    source = PluginSource(looked.set, lambda: registry, lambda _: configuration)
+    async with (
+        served(tmp_path) as cluster,
+        scheduler_process(configuration, registry, cluster.target(), options=UNSEEN, plugins=source) as process,
+    ):
+        running = asyncio.create_task(process.run())
+        try:
+            await asyncio.wait_for(looked.wait(), DEADLINE_S)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,196 @@
+"""A binder that is stopped finishes its writes, ends its waits, and gives its lease up only if no write is left."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.app.binding import BinderProcess
+from bayplan.devices.intents import AwaitDevices
+from bayplan.framework.intents import AnnotatePod
+from bayplan.objects.core import Pod
+from binder_rig import PODS, BinderRig, on_rig
+from wire_server import on_loop, until
+
+
+class Gate:
+    """Holds back the answers to requests until the test opens it."""
+
+    def __init__(self, rig: BinderRig, ending: str) -> None:
+        self.opened, self.asked = asyncio.Event(), 0
+        request = rig.client.transport.request
+
+        async def held_back(method: str, path: str, *args: Any, **more: Any) -> Any:
+            if method != "GET" and path.partition("?")[0].endswith(ending):
+                self.asked += 1
+                await self.opened.wait()
+            return await request(method, path, *args, **more)
+
+        rig.client.transport.request = held_back  # type: ignore[method-assign]
+
+
+class Awaits:
+    """Waits for devices that never become ready."""
+
+    name = "awaits"
+    is_waiting = False
+    is_rolled_back = False
+
+    async def pre_bind(self, ctx: Any, pod: Pod, *_: Any) -> None:
+        self.is_waiting = True
+        await ctx.writes.perform(AwaitDevices(pod, "waiting", lambda: False, 600.0))
+
+    async def rollback(self, *_: Any) -> None:
+        self.is_rolled_back = True
+
+
+class Annotates:
+    """Writes longer than a plugin may take, and notes the result."""
+
+    name = "annotates"
+    is_written = False
+    is_written_at_rollback = False
+
+    async def pre_bind(self, ctx: Any, pod: Pod, *_: Any) -> None:
+        await ctx.writes.perform(AnnotatePod(pod, {"example.com/a": "b"}))
+        self.is_written = True
+        await asyncio.Event().wait()
+
+    async def rollback(self, *_: Any) -> None:
+        self.is_written_at_rollback = self.is_written
+
+
+def test_draining_waits_for_a_binding_and_begins_no_other(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        gate = Gate(rig, "/binding")
+        async with rig.at_work(workers=1) as live:
+            await rig.request(await rig.pod("first"), name="first")
+            await until(lambda: gate.asked)
+            await rig.request(await rig.pod("second"), name="second")
+            draining = asyncio.ensure_future(live.drain())
+            await asyncio.sleep(0.05)
+            assert live.has_open_writes
+            assert not draining.done()
+            gate.opened.set()
+            await draining
+            assert not live.has_open_writes
+            assert await rig.node_of("first") == "n1"
+            assert await rig.node_of("second") == ""
+
+    on_rig(tmp_path, test)
+
+
+def test_draining_ends_a_wait_and_takes_nothing_back(tmp_path: Path) -> None:
+    plugin = Awaits()
+
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work(workers=1) as live:
+            await rig.request(await rig.pod())
+            await until(lambda: plugin.is_waiting)
+            await asyncio.wait_for(live.drain(), 10.0)
+            assert not live.has_open_writes
+            assert not plugin.is_rolled_back
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_an_attempt_that_comes_to_a_wait_while_the_binder_drains_ends_there(tmp_path: Path) -> None:
+    plugin = Awaits()
+
+    async def test(rig: BinderRig) -> None:
+        rig.waits.end()
+        async with rig.at_work(workers=1) as live:
+            await rig.request(await rig.pod())
+            await until(lambda: plugin.is_waiting)
+            await asyncio.wait_for(live.drain(), 10.0)
+            assert not live.has_open_writes
+
+    on_rig(tmp_path, test, plugin)
+
+
+def test_the_limit_of_a_plugin_cancels_no_write(tmp_path: Path) -> None:
+    plugin = Annotates()
+
+    async def test(rig: BinderRig) -> None:
+        gate = Gate(rig, "/pods/web")
+        async with rig.at_work(workers=1):
+            await rig.request(await rig.pod(), backoffLimit=1)
+            await until(lambda: gate.asked)
+            await asyncio.sleep(0.3)
+            gate.opened.set()
+            failed = await rig.until_phase("Failed")
+        assert "it has not come to an end within 0.1 s" in failed["reason"]
+        assert plugin.is_written_at_rollback
+        assert (await rig.get(PODS, "web"))["metadata"]["annotations"] == {"example.com/a": "b"}
+
+    on_rig(tmp_path, test, plugin, limit_s=0.1)
+
+
+class Informed:
+    synced = True
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def wait_synced(self) -> None: ...
+
+
+class Binder:
+    """A binder with one write, which ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+
+    @property
+    def has_open_writes(self) -> bool:
+        return not self.written.is_set()
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def drain(self) -> None:
+        await self.written.wait()
+
+
+class Lease:
+    leading = True
+    is_released = is_retained = False
+
+    async def observe(self) -> None: ...
+    async def acquire(self) -> None: ...
+
+    def retain(self) -> None:
+        self.is_retained = True
+
+    def report_unsent(self) -> None: ...
+
+    async def hold(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_released = not self.is_retained
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "outcome unknown"])
+def test_the_lease_is_given_up_only_if_no_write_is_left(answered: bool) -> None:
+    @on_loop
+    async def test() -> None:
+        binder: Any = Binder()
+        informers: Any = Informed()
+        lease: Any = Lease()
+        process = BinderProcess(binder, informers, lease, stop_s=60.0 if answered else 0.05)
+        running = asyncio.ensure_future(process.run())
+        await process.ready.wait()
+        running.cancel()
+        await asyncio.sleep(0.01)
+        assert not running.done()
+        if answered:
+            binder.written.set()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert lease.is_released is answered
+
+    test()

@@ -1,0 +1,206 @@
+"""`bayplan delete`: which objects are meant, what the server is asked, and when a deletion is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bayplan.cli.delete import _delete, _delete_one, _Doomed, _gone, _How, _meant
+from bayplan.client import NamedKind, resource_of
+from bayplan.errors import Conflict, NotFound, UsageError
+from bayplan.objects.core import Node
+from bayplan.objects.kinds import kind_of
+from command_runs import NOWHERE, Run
+from wire_server import Answer, Feed, Reply, WireServer, deleted, error, listed, modified, node, on_loop, status
+
+NODES = NamedKind(resource=resource_of(kind_of(Node)), kind="Node")
+A = _Doomed(NODES, "", "a")
+PATH = "/api/v1/nodes/a"
+THERE, DONE = Reply(200, node("a", 10, uid="one")), Reply(200, {"kind": "Status"})
+MISSING, REPLACED = status(404, "NotFound"), status(409, "Conflict", "the UID in the precondition is another one")
+
+
+def how(**fields: Any) -> _How:
+    return _How(**{"grace_s": None, "propagation": "Background", "wait": False, "ignore_missing": False, **fields})
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [
+        pytest.param(how(), {"propagationPolicy": "Background"}, id="as it is"),
+        pytest.param(how(grace_s=0), {"propagationPolicy": "Background", "gracePeriodSeconds": 0}, id="at once"),
+        pytest.param(how(grace_s=5), {"propagationPolicy": "Background", "gracePeriodSeconds": 5}, id="in 5 s"),
+        pytest.param(how(propagation="Orphan"), {"propagationPolicy": "Orphan"}, id="alone"),
+    ],
+)
+def test_what_the_server_is_asked(options: _How, body: dict[str, Any]) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=[THERE, DONE]) as server, server.client() as client:
+            assert await _delete_one(client, A, options) == "one"
+            assert server.asked() == [f"GET {PATH}", f"DELETE {PATH}"]
+            head = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "one"}}
+            assert server.requests[1].json == head | body
+
+    run()
+
+
+KNOWN = _Doomed(NODES, "", "a", uid="zero")
+
+
+@pytest.mark.parametrize(
+    ("doomed", "ignore_missing", "answers", "ends"),
+    [
+        pytest.param(A, False, [MISSING], NotFound, id="a name that is not there"),
+        pytest.param(A, True, [MISSING], None, id="a name that may be missing"),
+        pytest.param(KNOWN, False, [MISSING], None, id="found by labels and gone by itself"),
+        pytest.param(A, False, [THERE, MISSING], NotFound, id="gone between the two requests"),
+        pytest.param(A, False, [THERE, REPLACED], Conflict, id="a name that another one takes"),
+        pytest.param(KNOWN, False, [THERE, REPLACED], None, id="found by labels and replaced"),
+        pytest.param(KNOWN, False, [THERE, DONE], "zero", id="the one that was found"),
+    ],
+)
+def test_objects_that_go_by_themselves(doomed: _Doomed, ignore_missing: bool, answers: list[Answer], ends: Any) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=answers) as server, server.client() as client:
+            work = _delete_one(client, doomed, how(ignore_missing=ignore_missing))
+            if isinstance(ends, type):
+                with pytest.raises(ends):
+                    await work
+            else:
+                assert await work == ends
+            assert not server.script
+
+    run()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([MISSING], id="not there any more"),
+        pytest.param([Reply(200, node("a", 12, uid="two"))], id="another one of the name"),
+        pytest.param(
+            [THERE, Feed(modified(node("a", 11, uid="one")), deleted(node("a", 12, uid="one")))], id="watched"
+        ),
+        pytest.param([THERE, Feed(error(410, "Expired")), MISSING], id="the watch is too old"),
+    ],
+)
+def test_a_deletion_is_over_when_the_object_is_gone(answers: list[Answer]) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=answers) as server, server.client() as client:
+            await _gone(client, A, "one")
+            assert not server.script
+
+    run()
+
+
+@pytest.mark.parametrize(("wait", "requests"), [(True, 3), (False, 2)], ids=["waits", "returns at once"])
+def test_a_deletion_is_told_and_waited_for(capsys: pytest.CaptureFixture[str], wait: bool, requests: int) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=[THERE, DONE, MISSING]) as server, server.client() as client:
+            await _delete(client, [A], how(wait=wait))
+            assert len(server.requests) == requests
+
+    run()
+    assert capsys.readouterr().out == "node/a deleted\n"
+
+
+def test_an_object_that_went_by_itself_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=[MISSING]) as server, server.client() as client:
+            await _delete(client, [KNOWN], how(wait=True))
+            assert len(server.requests) == 1
+
+    run()
+    assert capsys.readouterr().out == ""
+
+
+def offered(*resources: tuple[str, str, bool]) -> list[Answer]:
+    """The answers of discovery."""
+    kinds = [
+        {
+            "resource": plural,
+            "singularResource": plural[:-1],
+            "responseKind": {"group": "", "version": "v1", "kind": kind},
+            "scope": "Namespaced" if namespaced else "Cluster",
+            "verbs": ["list", "delete"],
+        }
+        for plural, kind, namespaced in resources
+    ]
+    core = {"metadata": {"name": ""}, "versions": [{"version": "v1", "resources": kinds}]}
+    empty: dict[str, Any] = {"kind": "APIGroupDiscoveryList", "items": []}
+    return [Reply(200, {**empty, "items": [core]}), Reply(200, empty)]
+
+
+CATALOGUE = (("nodes", "Node", False), ("pods", "Pod", True))
+
+
+@pytest.mark.parametrize(
+    ("what", "labels", "every", "found"),
+    [
+        pytest.param(["pod", "a", "b"], "", False, [("team", "a", ""), ("team", "b", "")], id="names"),
+        pytest.param(["node/a"], "", False, [("", "a", "")], id="a kind without namespaces"),
+        pytest.param(["pods"], "", True, [("team", "x", "u1")], id="all"),
+        pytest.param(["pods"], "app=web", False, [("team", "x", "u1")], id="labels"),
+    ],
+)
+def test_which_objects_are_meant(
+    what: Sequence[str], labels: str, every: bool, found: list[tuple[str, str, str]]
+) -> None:
+    @on_loop
+    async def run() -> None:
+        item = {"metadata": {"name": "x", "namespace": "team", "uid": "u1"}}
+        async with WireServer(script=[*offered(*CATALOGUE), listed(5, item)]) as server, server.client() as client:
+            doomed = await _meant(client, what, "team", labels, every=every)
+            assert [(each.namespace, each.name, each.uid) for each in doomed] == found
+            lists = [request for request in server.requests if request.path == "/api/v1/namespaces/team/pods"]
+            assert [request.options.get("labelSelector", "") for request in lists] == (
+                [labels] if labels or every else []
+            )
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("what", "labels", "every", "words"),
+    [
+        (["pod", "a"], "app=web", False, "a name says all; leave out -l and --all"),
+        (["pod", "a"], "", True, "a name says all; leave out -l and --all"),
+        (["pods"], "", False, "which pods? name them, or say -l LABELS or --all"),
+    ],
+    ids=["name and labels", "name and all", "a kind alone"],
+)
+def test_what_is_meant_is_said_once(what: Sequence[str], labels: str, every: bool, words: str) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=offered(*CATALOGUE)) as server, server.client() as client:
+            with pytest.raises(UsageError) as caught:
+                await _meant(client, what, "team", labels, every=every)
+            assert str(caught.value) == words
+
+    run()
+
+
+def test_no_object_of_these_labels_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    @on_loop
+    async def run() -> None:
+        async with WireServer(script=[*offered(*CATALOGUE), listed(5)]) as server, server.client() as client:
+            assert await _meant(client, ["pods"], "team", "app=web", every=False) == []
+
+    run()
+    assert capsys.readouterr().err == "there is nothing to delete\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["pod", "a", "-f", "x.yaml"]], ids=["neither", "both"])
+def test_names_or_files(run: Run, tmp_path: Any, arguments: list[str]) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(NOWHERE)
+    ended = run("delete", *arguments, "--kubeconfig", kubeconfig)
+    assert ended.code == 2
+    assert ended.err.startswith("error: name what to delete, or files with -f, and not both")

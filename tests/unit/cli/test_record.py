@@ -1,0 +1,119 @@
+"""`bayplan record`: what it says it wrote, and what goes into the header of each kind of recording."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.cli.cluster_source import Source
+from bayplan.cli.record import _seconds, _told, recorded, without_names
+from bayplan.errors import UsageError
+from bayplan.objects.core import PodStatus
+from bayplan.objects.meta import Condition, KubeObject
+from bayplan.sim.recording import DECIDED, OBSERVED, Change, Header, Recording, Verdict, read_recording
+from bayplan.sim.still_cluster import Setup
+from bayplan.testing import make_node, make_pod, make_storage_class
+from command_runs import Run
+from docs.fences import ROOT
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SETUP = Setup(batch_schedulers=("gangs",))
+OBJECTS: tuple[KubeObject, ...] = (make_node("node-a"), make_pod("web"), make_pod("db", node="node-a"))
+
+
+def recording(*objects: KubeObject, until: datetime | None = None, changes: tuple[Change, ...] = ()) -> Recording:
+    header = Header(recording=1, at=NOON, decisions=OBSERVED, until=until)
+    return Recording(header, objects, (Verdict(pod="default/web", node="node-a"),), changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, None), ("90s", 90.0), ("10m", 600.0), ("1h30m", 5400.0), ("1ms", 0.001)]
+)
+def test_durations(text: str | None, seconds: float | None) -> None:
+    assert _seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", "5"])
+def test_texts_that_are_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="--for takes a duration such as 90s, 10m or 1h30m; got "):
+        _seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        pytest.param(recording(), "0 nodes, 0 pods, 0 other objects, 1 decisions", id="nothing"),
+        pytest.param(
+            recording(*OBJECTS, make_storage_class("fast")),
+            "1 nodes, 2 pods, 1 other objects, 1 decisions",
+            id="one moment",
+        ),
+        pytest.param(
+            recording(*OBJECTS, until=NOON), "1 nodes, 2 pods, 0 other objects, 1 decisions, 0 changes", id="followed"
+        ),
+    ],
+)
+def test_what_was_recorded_is_told(made: Recording, words: str) -> None:
+    assert _told(made) == words
+
+
+def test_names_are_replaced_in_objects_decisions_and_changes() -> None:
+    change = Change(make_pod("late"), at=NOON, after=1)
+    found = without_names(recording(*OBJECTS, until=NOON, changes=(change,)))
+    assert found.header.anonymous
+    assert (found.header.decisions, found.header.until) == (OBSERVED, NOON)
+    names = {item.name for item in found.objects}
+    assert {"node-a", "web", "db", "late"} & {*names, found.changes[0].item.name} == set()
+    (verdict,) = found.verdicts
+    assert verdict.node in names
+    assert verdict.pod.partition("/")[2] in names
+    assert (found.changes[0].after, found.changes[0].at is None) == (1, False)
+
+
+@pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
+def test_a_cluster_in_files_is_decided_about(is_anonymous: bool) -> None:
+    found = recorded(Source(OBJECTS, NOON), SETUP, 7, is_anonymous=is_anonymous)
+    header = found.header
+    assert (header.at, header.decisions, header.seed, header.until) == (NOON, DECIDED, 7, None)
+    assert (header.anonymous, header.batch_schedulers) == (is_anonymous, ("gangs",))
+    (verdict,) = found.verdicts
+    assert bool(verdict.node)
+    assert (verdict.node == "node-a") is not is_anonymous
+
+
+def seen(name: str, scheduler: str) -> KubeObject:
+    bound = Condition(type="PodScheduled", status="True", last_transition_time=NOON)
+    return make_pod(name, node="node-a", scheduler_name=scheduler, status=PodStatus(conditions=(bound,)))
+
+
+@pytest.mark.parametrize("is_anonymous", [False, True], ids=["named", "anonymous"])
+def test_decisions_of_a_live_cluster_are_read_off_it(is_anonymous: bool) -> None:
+    pods = (seen("one", "default-scheduler"), seen("gang", "gangs"), seen("alien", "elsewhere"))
+    source = Source((make_node("node-a"), *pods), NOON, is_observed=True)
+    found = recorded(source, SETUP, 3, is_anonymous=is_anonymous)
+    assert (found.header.decisions, found.header.seed, found.header.anonymous) == (OBSERVED, 3, is_anonymous)
+    assert sorted((each.engine, each.session) for each in found.verdicts) == [("batch", 1), ("pods", 0)]
+    assert any("one" in each.pod for each in found.verdicts) is not is_anonymous
+
+
+def test_a_recording_of_a_live_cluster_keeps_its_decisions() -> None:
+    until = NOON + timedelta(hours=1)
+    known = recording(*OBJECTS, until=until)
+    source = Source(OBJECTS, until, is_observed=True, recording=known)
+    found = recorded(source, SETUP, 5)
+    assert (found.verdicts, found.objects) == (known.verdicts, known.objects)
+    assert (found.header.at, found.header.until, found.header.seed) == (NOON, until, 5)
+    assert (found.header.decisions, found.header.anonymous) == (OBSERVED, False)
+
+
+def test_the_command_says_what_it_wrote(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    options: list[Any] = ["--from", ROOT / "examples" / "cluster", "--seed", 4, "--batch-scheduler-name", "gangs"]
+    ended = run("record", path, *options)
+    assert (ended.code, ended.err) == (0, "")
+    found = read_recording(path)
+    assert ended.out == f"{path}: {_told(found)}\n"
+    assert (found.header.seed, found.header.batch_schedulers, found.header.until) == (4, ("gangs",), None)

@@ -1,0 +1,229 @@
+"""Writes whose outcome is unknown: sent again, looked up, and given up only when they cannot take effect any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bayplan.client import REQUEST_TIMEOUT_S, ConfirmedWrites, Found, Missing, Written, worker_slot
+from bayplan.clock import ManualClock
+from bayplan.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
+from wire_server import on_loop, until
+
+LOST = Unreachable("the connection was cut", sent=True)
+NOT_SENT = Unreachable("connection refused")
+FAILED = ServerError("it failed", code=500)
+REFUSED = Forbidden("not you", code=403)
+RETRIED_THEN_REFUSED = Conflict("already assigned", code=409)
+RETRIED_THEN_REFUSED.outcome_unknown = True
+
+
+@dataclass
+class Server:
+    """Answers to sends in order, the last one again and again; the write takes effect at `lands_s`."""
+
+    answers: list[ApiError | str]
+    lands_s: float = float("inf")
+    looks: list[ApiError | Missing] = field(default_factory=list)
+    clock: ManualClock = field(default_factory=ManualClock)
+    sent_s: list[float] = field(default_factory=list)
+    look_takes_s: list[float] = field(default_factory=list)
+    looked_s: list[float] = field(default_factory=list)
+
+    async def send(self) -> str:
+        self.sent_s.append(self.clock.monotonic_s())
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    async def find(self) -> Found[str]:
+        self.looked_s.append(self.clock.monotonic_s())
+        if self.looks:
+            look = self.looks.pop(0)
+            if isinstance(look, ApiError):
+                raise look
+            return look
+        found = Written("found") if self.clock.monotonic_s() >= self.lands_s else Missing.SO_FAR
+        if self.look_takes_s:
+            await self.clock.sleep(self.look_takes_s.pop(0))
+        return found
+
+    async def write(self, **how: Any) -> str:
+        confirmed = ConfirmedWrites(self.clock)
+        work = asyncio.ensure_future(confirmed.write(self.send, self.find, what="a write", **how))
+        await until(work.done, tick=lambda: self.clock.advance(0.05))
+        return work.result()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    on_loop(test)()
+
+
+@pytest.mark.parametrize("lost", [LOST, FAILED, RETRIED_THEN_REFUSED], ids=["lost", "5xx", "4xx after a retried 5xx"])
+def test_a_write_that_took_effect_is_found(lost: ApiError) -> None:
+    async def test() -> None:
+        server = Server([lost], lands_s=0.0)
+        assert await server.write() == "found"
+        assert (len(server.sent_s), len(server.looked_s)) == (1, 1)
+
+    run(test)
+
+
+@pytest.mark.parametrize("lost", [LOST, FAILED], ids=["lost", "5xx"])
+def test_a_write_that_had_no_effect_is_sent_again(lost: ApiError) -> None:
+    async def test() -> None:
+        server = Server([lost, lost, "done"])
+        assert await server.write() == "done"
+        assert server.sent_s == [pytest.approx(0.0), pytest.approx(0.25, abs=0.1), pytest.approx(0.75, abs=0.2)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("lands_s", [0.3, 4.0, 59.0])
+def test_a_write_that_takes_effect_late_is_found(lands_s: float) -> None:
+    async def test() -> None:
+        server = Server([FAILED], lands_s=lands_s)
+        assert await server.write() == "found"
+        assert server.clock.monotonic_s() >= lands_s
+
+    run(test)
+
+
+@on_loop
+async def test_the_refusal_comes_when_the_request_timeout_has_passed() -> None:
+    server = Server([FAILED])
+    with pytest.raises(ServerError, match="it failed"):
+        await server.write()
+    last_s = server.sent_s[-1]
+    assert len(server.sent_s) == 4
+    assert server.looked_s[-1] >= last_s + REQUEST_TIMEOUT_S
+    assert server.looked_s[-2] < last_s + REQUEST_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([LOST, NOT_SENT], id="before-the-write-is-sent-again"),
+        pytest.param([FAILED], id="after-the-last-send"),
+    ],
+)
+@on_loop
+async def test_a_read_before_the_request_timeout_is_no_proof_when_its_answer_comes_after_it(
+    answers: list[ApiError | str],
+) -> None:
+    sends = len(answers) if len(answers) > 1 else 4
+    slow = [0.0] * (sends - 1) if len(answers) == 1 else []
+    server = Server([*answers], lands_s=30.0, look_takes_s=[*slow, REQUEST_TIMEOUT_S + 5.0])
+    assert await server.write() == "found"
+
+
+@on_loop
+async def test_a_write_that_cannot_take_effect_any_more_is_refused_at_once() -> None:
+    server = Server([LOST], looks=[Missing.FOR_EVER])
+    with pytest.raises(Unreachable):
+        await server.write()
+    assert (len(server.sent_s), server.clock.monotonic_s()) == (1, pytest.approx(0.0, abs=0.2))
+
+
+@on_loop
+async def test_a_refusal_is_looked_up_once_and_raised() -> None:
+    server = Server([REFUSED])
+    with pytest.raises(Forbidden):
+        await server.write()
+    assert (len(server.sent_s), len(server.looked_s)) == (1, 1)
+
+
+@on_loop
+async def test_a_refusal_of_a_write_that_took_effect_is_none() -> None:
+    assert await Server([REFUSED], lands_s=0.0).write() == "found"
+
+
+@on_loop
+async def test_a_trusted_refusal_is_raised_without_a_look() -> None:
+    server = Server([REFUSED], lands_s=0.0)
+    with pytest.raises(Forbidden):
+        await server.write(trust_refusal=True)
+    assert server.looked_s == []
+
+
+@on_loop
+async def test_only_some_refusals_are_trusted() -> None:
+    server = Server([Conflict("changed", code=409)], lands_s=0.0)
+    with pytest.raises(Conflict):
+        await server.write(trusted=(Conflict, NotFound))
+    assert server.looked_s == []
+    assert await Server([REFUSED], lands_s=0.0).write(trusted=(Conflict, NotFound)) == "found"
+
+
+@on_loop
+async def test_a_refusal_after_an_unknown_outcome_waits_for_that_outcome() -> None:
+    server = Server([LOST, REFUSED], lands_s=30.0)
+    assert await server.write(trust_refusal=True) == "found"
+
+
+@on_loop
+async def test_a_request_that_was_not_sent_has_no_outcome() -> None:
+    server = Server([NOT_SENT])
+    with pytest.raises(Unreachable):
+        await server.write()
+    assert (len(server.sent_s), server.looked_s) == (1, [])
+
+
+@pytest.mark.parametrize("refusal", [NOT_SENT, TooManyRequests("later", code=429)], ids=["not sent", "429"])
+def test_what_the_server_did_not_take_is_repeated_on_demand(refusal: ApiError) -> None:
+    async def test() -> None:
+        assert await Server([refusal, refusal, "done"]).write(retry_refused=True, trust_refusal=True) == "done"
+        server = Server([refusal])
+        with pytest.raises(type(refusal)):
+            await server.write(retry_refused=True, trust_refusal=True)
+        assert (len(server.sent_s), server.looked_s) == (4, [])
+
+    run(test)
+
+
+@on_loop
+async def test_a_server_that_is_away_is_asked_until_it_answers() -> None:
+    server = Server([LOST, "done"], looks=[NOT_SENT, FAILED, TooManyRequests("later", code=429), Missing.SO_FAR])
+    assert await server.write() == "done"
+    assert len(server.looked_s) == 4
+
+
+@on_loop
+async def test_a_look_that_is_refused_proves_nothing() -> None:
+    server = Server([LOST, "done"], looks=[NotFound("no such kind", code=404)])
+    assert await server.write() == "done"
+
+
+@on_loop
+async def test_a_worker_leaves_its_slot_while_it_waits_and_has_it_while_it_sends() -> None:
+    free = 0
+    server = Server([LOST, "done"])
+
+    @asynccontextmanager
+    async def slot() -> AsyncIterator[None]:
+        nonlocal free
+        free += 1
+        yield
+        free -= 1
+
+    seen: list[int] = []
+    send = server.send
+
+    async def sending() -> str:
+        seen.append(free)
+        return await send()
+
+    async def write() -> str:
+        worker_slot.set(slot)
+        return await ConfirmedWrites(server.clock).write(sending, server.find, what="a write")
+
+    work = asyncio.ensure_future(write())
+    await until(lambda: free == 1)
+    await until(work.done, tick=lambda: server.clock.advance(0.05))
+    assert (work.result(), seen, free) == ("done", [0, 0], 0)

@@ -1,0 +1,312 @@
+"""Namespaces that are deleted: the requests that empty them, and the conditions that say what remains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.controllers.kinds_there import KindsThere, kinds_there
+from bayplan.controllers.namespaces import LOOK_AGAIN_S, Namespaces, conditions
+from bayplan.controllers.seen import NAMESPACES, Tree, Whole
+from bayplan.errors import ApiError as Refused
+from bayplan.errors import Conflict, Forbidden, NotFound
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import KubeObject
+from controller_rig import ControllerRig, rig_of
+from wire_server import on_loop
+
+KEY = ("", "team")
+CORE = "/api/v1/namespaces/team"
+ALL = ["create", "delete", "deletecollection", "get", "list", "update", "watch"]
+BACKGROUND = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+TWO = {"items": [{"metadata": {"name": "a", "namespace": "team", "uid": "ua"}}, {"metadata": {"name": "b"}}]}
+GOING = {"items": [{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}}]}
+NONE: Tree = {"items": []}
+
+
+def namespace(**changes: Any) -> Whole:
+    meta = {"name": "team", "uid": "u1", "resourceVersion": "7", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    tree = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Terminating"}}
+    return convert({**tree, **changes}, Whole)
+
+
+LIVING = namespace(metadata={"name": "team", "uid": "u1"})
+
+
+def kind(plural: str, name: str, *, namespaced: bool = True, verbs: list[str] | None = None) -> Tree:
+    return {"name": plural, "kind": name, "namespaced": namespaced, "verbs": ALL if verbs is None else verbs}
+
+
+def server(*kinds: Tree, uid: str = "u1", finalizers: list[str] | None = None) -> Tree:
+    spec = {"finalizers": ["kubernetes"] if finalizers is None else finalizers}
+    whole = {"metadata": {"name": "team", "uid": uid, "resourceVersion": "8"}, "spec": spec}
+    core = {"resources": [kind("pods", "Pod"), *kinds]}
+    return {"GET /apis": {}, "GET /api/v1": core, "GET /api/v1/namespaces/team": whole}
+
+
+async def sync(rig: ControllerRig[Namespaces], item: Whole | None = None) -> float | None:
+    rig.hear(rig.controller.namespaces, namespace() if item is None else item)
+    return await rig.controller.sync(KEY)
+
+
+def messages(body: Tree) -> dict[str, str]:
+    """The messages of the conditions that are true."""
+    return {each["type"]: each["message"] for each in body["status"]["conditions"] if each["status"] == "True"}
+
+
+@pytest.mark.parametrize(
+    ("item", "queued"),
+    [pytest.param(namespace(), {KEY: 0.0}, id="terminating"), pytest.param(LIVING, {}, id="not-deleted")],
+)
+@on_loop
+async def test_which_namespaces_are_queued(item: Whole, queued: dict[Any, float]) -> None:
+    async with rig_of(Namespaces) as rig:
+        rig.hear(rig.controller.namespaces, item)
+        assert rig.queued() == queued
+        rig.hear_gone(rig.controller.namespaces, item)
+        assert rig.queued() == {}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(LIVING, id="not-deleted"),
+        pytest.param(namespace(spec={}), id="no-finalizers"),
+        pytest.param(namespace(spec={"finalizers": ["example.com/other"]}), id="finalizer-of-others"),
+    ],
+)
+@on_loop
+async def test_namespaces_that_are_left_alone(item: Whole) -> None:
+    async with rig_of(Namespaces, server()) as rig:
+        assert await rig.controller.sync(KEY) is None
+        assert await sync(rig, item) is None
+        assert rig.requests == []
+
+
+@on_loop
+async def test_an_empty_namespace_loses_the_finalizer() -> None:
+    kinds = [
+        kind("configmaps", "ConfigMap"),
+        kind("pods/status", "Pod"),
+        kind("events", "Event"),
+        kind("nodes", "Node", namespaced=False),
+        kind("bindings", "Binding", verbs=["create"]),
+        kind("onlylisted", "OnlyListed", verbs=["list", "watch"]),
+    ]
+    async with rig_of(Namespaces, server(*kinds, finalizers=["example.com/other", "kubernetes"])) as rig:
+        assert await sync(rig) is None
+        *reads, (line, body) = rig.requests
+        assert [each for each, _ in reads] == [
+            "GET /apis",
+            "GET /api/v1",
+            f"GET {CORE}/pods",
+            f"GET {CORE}/configmaps",
+            "GET /api/v1/namespaces/team",
+        ]
+        assert line == "PUT /api/v1/namespaces/team/finalize"
+        assert body["spec"] == {"finalizers": ["example.com/other"]}
+
+
+@on_loop
+async def test_a_namespace_that_was_made_again_keeps_its_finalizer() -> None:
+    async with rig_of(Namespaces, server(uid="another")) as rig:
+        assert await sync(rig) is None
+        assert rig.writes == []
+
+
+@pytest.mark.parametrize("refusal", [Conflict("changed", code=409), NotFound("gone", code=404)])
+@on_loop
+async def test_a_refused_finalizer_is_tried_again(refusal: Refused) -> None:
+    async with rig_of(Namespaces, {**server(), "PUT /api/v1/namespaces/team/finalize": refusal}) as rig:
+        rig.hear(rig.controller.namespaces, namespace())
+        rig.queued()
+        assert await rig.controller.sync(KEY) is None
+        assert rig.queued() == {KEY: 0.0}
+
+
+@on_loop
+async def test_pods_are_deleted_before_everything_else() -> None:
+    answers = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": [TWO, GOING]}
+    async with rig_of(Namespaces, answers) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S == 0.5
+        deletion, (line, body) = rig.writes
+        assert deletion == (f"DELETE {CORE}/pods", BACKGROUND)
+        assert line == "PATCH /api/v1/namespaces/team/status"
+        assert messages(body) == {
+            "NamespaceContentRemaining": "Some resources are remaining: pods. has 1 resource instances",
+            "NamespaceFinalizersRemaining": "Some content in the namespace has finalizers remaining: "
+            "x/y in 1 resource instances",
+        }
+
+
+@pytest.mark.parametrize(
+    ("verbs", "answers", "deletions"),
+    [
+        pytest.param(ALL, [TWO, NONE], [(f"DELETE {CORE}/configmaps", BACKGROUND)], id="as-a-collection"),
+        pytest.param(
+            ["list", "delete"],
+            [TWO, NONE],
+            [
+                (f"DELETE {CORE}/configmaps/a", {**BACKGROUND, "preconditions": {"uid": "ua"}}),
+                ("DELETE /api/v1/configmaps/b", BACKGROUND),
+            ],
+            id="one-by-one",
+        ),
+        pytest.param(ALL, [NONE], [], id="none-there"),
+        pytest.param(ALL, [NotFound("no such kind", code=404)], [], id="kind-is-gone"),
+        pytest.param(ALL, [Refused("method not allowed", code=405)], [], id="cannot-be-listed"),
+    ],
+)
+@on_loop
+async def test_how_a_kind_is_emptied(verbs: list[str], answers: list[Any], deletions: list[Any]) -> None:
+    table = server(kind("configmaps", "ConfigMap", verbs=verbs)) | {f"GET {CORE}/configmaps": answers}
+    async with rig_of(Namespaces, table) as rig:
+        assert await sync(rig) is None
+        *found, (last, _) = rig.writes
+        assert found == deletions
+        assert last == "PUT /api/v1/namespaces/team/finalize"
+
+
+@on_loop
+async def test_what_is_going_already_is_not_deleted_again() -> None:
+    table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/configmaps": GOING}
+    async with rig_of(Namespaces, table) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S
+        assert [line for line, _ in rig.writes] == ["PATCH /api/v1/namespaces/team/status"]
+
+
+@on_loop
+async def test_a_refused_list_is_a_condition_and_keeps_the_namespace() -> None:
+    table = server(kind("configmaps", "ConfigMap"), kind("secrets", "Secret"))
+    table |= {f"GET {CORE}/configmaps": Forbidden("not allowed", code=403), f"GET {CORE}/secrets": [TWO, NONE]}
+    async with rig_of(Namespaces, table) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S
+        assert [line for line, _ in rig.requests if line.startswith("DELETE")] == [f"DELETE {CORE}/secrets"]
+        assert await rig.controller.sync(KEY) == LOOK_AGAIN_S
+        (_, body), *_ = rig.writes
+        assert messages(body) == {"NamespaceDeletionContentFailure": "Failed to delete all resource types: not allowed"}
+
+
+@on_loop
+async def test_a_refused_list_of_pods_keeps_everything_else() -> None:
+    table = server(kind("configmaps", "ConfigMap")) | {f"GET {CORE}/pods": Forbidden("not allowed", code=403)}
+    async with rig_of(Namespaces, table) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S
+        assert f"GET {CORE}/configmaps" not in [line for line, _ in rig.requests]
+
+
+@on_loop
+async def test_a_bug_in_a_deletion_is_raised() -> None:
+    async with rig_of(Namespaces, server() | {f"GET {CORE}/pods": ZeroDivisionError()}) as rig:
+        with pytest.raises(ZeroDivisionError):
+            await sync(rig)
+
+
+@on_loop
+async def test_a_group_that_does_not_answer_keeps_the_namespace() -> None:
+    version = {"version": "v1"}
+    groups = {"groups": [{"name": "metrics.k8s.io", "versions": [version], "preferredVersion": version}]}
+    failing = {"GET /apis": groups, "GET /apis/metrics.k8s.io/v1": Refused("unavailable", code=503)}
+    async with rig_of(Namespaces, server() | failing) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S
+        ((_, body),) = rig.writes
+        discovery = "Discovery failed for some groups: metrics.k8s.io/v1"
+        assert messages(body) == {"NamespaceDeletionDiscoveryFailure": discovery}
+
+
+@on_loop
+async def test_conditions_that_stay_are_not_written_again() -> None:
+    async with rig_of(Namespaces, server() | {f"GET {CORE}/pods": GOING}) as rig:
+        assert await sync(rig) == LOOK_AGAIN_S
+        ((_, body),) = rig.writes
+        told = namespace(status={"phase": "Terminating", **body["status"]})
+        rig.clock.advance(60.0)
+        assert await sync(rig, told) == LOOK_AGAIN_S
+        assert rig.writes == []
+
+
+def test_conditions_count_every_kind_and_finalizer() -> None:
+    def items(*finalizers: list[str]) -> list[KubeObject]:
+        return [convert({"metadata": {"name": "x", "finalizers": each}}, KubeObject) for each in finalizers]
+
+    left = {"pods.": items(["b/b"], []), "jobs.batch": items(["a/a", "b/b"])}
+    then = {"type": "NamespaceContentRemaining", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}
+    since = {"type": "NamespaceDeletionContentFailure", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}
+    found = namespace(status={"conditions": [then, since]})
+    now = namespace().metadata.deletion_timestamp
+    assert now is not None
+    made = conditions(found, KindsThere(failed=("a/v1", "b/v1")), left, [], now)
+    finalizers = "a/a in 1 resource instances, b/b in 2 resource instances"
+    assert [(each["type"], each["status"], each["reason"], each["message"]) for each in made] == [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            "True",
+            "DiscoveryFailed",
+            "Discovery failed for some groups: a/v1, b/v1",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "False",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            "False",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        (
+            "NamespaceContentRemaining",
+            "True",
+            "SomeResourcesRemain",
+            "Some resources are remaining: jobs.batch has 1 resource instances, pods. has 2 resource instances",
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            "True",
+            "SomeFinalizersRemain",
+            "Some content in the namespace has finalizers remaining: " + finalizers,
+        ),
+    ]
+    assert [each["lastTransitionTime"][:4] for each in made] == ["2026", "2026", "2026", "2025", "2026"]
+
+
+# Which kinds a server has
+
+
+@on_loop
+async def test_kinds_come_in_the_preferred_version_without_subresources_and_events() -> None:
+    groups = [
+        {
+            "name": "apps",
+            "versions": [{"version": "v1"}, {"version": "v2"}, {"version": "v3"}],
+            "preferredVersion": {"version": "v2"},
+        },
+        {"name": "events.k8s.io", "versions": [{"version": "v1"}], "preferredVersion": {"version": "v1"}},
+        {"name": "broken", "versions": [{"version": "v1"}], "preferredVersion": {"version": "v1"}},
+    ]
+    least = ["delete", "list", "watch"]
+    table = {
+        "GET /apis": {"groups": groups},
+        "GET /api/v1": {"resources": [kind("pods", "Pod"), kind("pods/log", "Pod"), kind("events", "Event")]},
+        "GET /apis/apps/v1": {"resources": [kind("deployments", "Deployment"), kind("old", "Old", verbs=least)]},
+        "GET /apis/apps/v2": {"resources": [kind("deployments", "Deployment"), kind("sets", "Set", verbs=["list"])]},
+        "GET /apis/apps/v3": Refused("not now", code=503),
+        "GET /apis/events.k8s.io/v1": {"resources": [kind("events", "Event")]},
+        "GET /apis/broken/v1": b"<html>",
+    }
+    async with rig_of(Namespaces, table) as rig:
+        there = await kinds_there(rig.controller.client)
+    offered = [f"{each.resource} {each.resource.version}" for each in there.offers]
+    assert offered == ["pods v1", "deployments.apps v2", "sets.apps v2", "old.apps v1"]
+    assert there.failed == ("apps/v3", "broken/v1")
+    assert [each.plural for each in there.watchable()] == ["pods", "deployments", "old"]
+    found = there.find("apps/v1", "Deployment")
+    assert found is not None
+    assert found.path("team") == "/apis/apps/v2/namespaces/team/deployments"
+    assert there.find("v1", "Pod") == there.offers[0].resource
+    assert there.find("v1", "Deployment") is None
+    assert there.find("apps/v2", "Pod") is None
+    assert NAMESPACES not in there.watchable()

@@ -1,0 +1,58 @@
+"""Bindings that an extender was asked to write: how long the pod keeps its node after the extender has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.client import REQUEST_TIMEOUT_S
+from bayplan.clock import ManualClock
+from bayplan.errors import ApiError
+from bayplan.framework.intents import BindPod
+from bayplan.objects.core import Pod
+from bayplan.scheduler.writing import ApiWrites
+from binder_rig import BinderRig, on_rig
+from live_rig import RecordedEvents
+
+
+class SkippingClock(ManualClock):
+    """Sleeping takes no time and moves the clock on."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("lands_s", "known_after_s"),
+    [
+        pytest.param(0.0, 0.0, id="it-sent-the-binding-before-it-failed"),
+        pytest.param(30.0, 30.0, id="its-binding-lands-later"),
+        pytest.param(None, REQUEST_TIMEOUT_S, id="it-sent-no-binding"),
+    ],
+)
+def test_a_pod_keeps_its_node_while_a_binding_may_land(
+    tmp_path: Path, lands_s: float | None, known_after_s: float
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        await rig.pod()
+        pod = await rig.client.get(Pod, "default", "web")
+        find, start_s = writes._find_binding, clock.monotonic_s()
+
+        async def finding(intent: BindPod) -> Any:
+            if lands_s is not None and clock.monotonic_s() - start_s >= lands_s and not await rig.node_of():
+                await rig.client.bind("default", "web", "n1", uid=pod.uid)
+            return await find(intent)
+
+        writes._find_binding = finding  # type: ignore[method-assign]
+        refusal = ApiError("the extender answers with an error")
+        refusal.outcome_unknown = True
+        assert await writes.await_binding(BindPod(pod, "n1"), refusal) is (lands_s is not None)
+        assert known_after_s <= clock.monotonic_s() - start_s <= known_after_s + 5.0
+
+    on_rig(tmp_path, test)

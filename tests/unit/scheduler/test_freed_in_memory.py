@@ -1,0 +1,103 @@
+"""What a pod held in memory alone and gives back wakes the pods that wait for it, without a word of the watch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.queueing.queued import Pool
+from builders import changed, make_node, make_pod
+from device_builders import device, make_class, make_slice, protected_claim, using_claim
+from live_rig import running
+from volume_builders import make_claim, make_volume, on_claim
+from volume_builders import make_class as make_storage_class
+from wire_server import Request, on_loop, status, until
+
+NODE = make_node("n", cpu="4")
+
+
+def with_volume(pod: Pod, name: str) -> Pod:
+    return changed(pod, spec={"volumes": (on_claim(name),)})
+
+
+DEVICES: tuple[KubeObject, ...] = (
+    make_slice(device("gpu-0"), node="n"),
+    make_class("gpu"),
+    protected_claim("a"),
+    protected_claim("b"),
+)
+VOLUMES: tuple[KubeObject, ...] = (
+    make_storage_class(provisioner="kubernetes.io/no-provisioner"),
+    make_volume("only", version="1"),
+    make_claim("a", version="1"),
+    make_claim("b", version="1"),
+)
+
+
+async def refused_at(gate: asyncio.Event) -> Any:
+    await gate.wait()
+    return status(403, "Forbidden", "a webhook refuses it")
+
+
+@pytest.mark.parametrize(
+    ("objects", "give", "written"),
+    [
+        pytest.param(DEVICES, using_claim, "/resourceclaims/a/status", id="devices"),
+        pytest.param(VOLUMES, with_volume, "/persistentvolumes/only", id="volume"),
+    ],
+)
+def test_a_pod_is_woken_when_another_one_gives_up_what_it_waits_for(
+    objects: tuple[KubeObject, ...], give: Any, written: str
+) -> None:
+    first, second = give(make_pod("first", cpu="1"), "a"), give(make_pod("second", cpu="1"), "b")
+
+    @on_loop
+    async def test() -> None:
+        gate, asked = asyncio.Event(), []
+        async with running(NODE, *objects) as rig:
+
+            def route(request: Request) -> Any:
+                if request.method == "PATCH" and request.path.endswith(written):
+                    asked.append(request)
+                    return refused_at(gate)
+                return rig.answer(request)
+
+            rig.server.route = route
+            rig.hear(first)
+            await until(lambda: asked)
+            rig.hear(second)
+            await until(lambda: rig.pool(second) is Pool.PARKED)
+            gate.set()
+            await until(lambda: rig.pool(first) is not None)
+            rig.hear_gone(first)
+            await until(lambda: rig.pool(second) is not Pool.PARKED)
+            assert rig.clock.monotonic_s() < 60.0  # the periodic flush comes after minutes
+
+    test()
+
+
+@pytest.mark.parametrize(
+    ("objects", "give"),
+    [pytest.param(DEVICES, using_claim, id="devices"), pytest.param(VOLUMES, with_volume, id="volume")],
+)
+def test_a_trial_wakes_no_pod(objects: tuple[KubeObject, ...], give: Any) -> None:
+    pod = give(make_pod("first", cpu="1"), "a")
+
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, *objects, decide=False) as rig:
+            await rig.live.catch_up()
+            for in_trial in (True, False):
+                placed = rig.live.engine.place(pod)
+                assert placed.held is not None
+                if in_trial:
+                    rig.live.engine.end_trial(placed.held)
+                else:
+                    rig.live.engine.take_back(placed.held)
+                assert bool(rig.live._heard) != in_trial
+
+    test()

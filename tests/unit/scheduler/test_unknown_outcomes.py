@@ -1,0 +1,751 @@
+"""Every write of the engines and the binder, with an answer that does not say whether it took effect.
+
+The API server is the embedded one. Three kinds of answers: a 5xx after the write, a connection that is cut after the
+write, and a connection that is cut before the write, which the server gets later. The table is that of
+`docs/unknown-outcomes.md`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.binder.gpu_reservations import NoDevice
+from bayplan.binder.plugin import BinderHandle
+from bayplan.binder.plugins import gpu_sharing
+from bayplan.binder.reporting import NotBound
+from bayplan.cache import Cache
+from bayplan.client import LEASES, REQUEST_TIMEOUT_S, Election
+from bayplan.clock import ManualClock
+from bayplan.devices import intents as devices
+from bayplan.devices.claims import FINALIZER
+from bayplan.devices.extended import find_special_claim, new_special_claim
+from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
+from bayplan.framework.bind_requests import BindRequestDesk
+from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
+from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, BindRequestStatus
+from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
+from bayplan.objects.gpu_sharing import GROUP_LABEL
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import AllocationResult, ResourceClaim
+from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.scheduler.statuses import PodStatuses
+from bayplan.scheduler.writing import ApiWrites
+from bayplan.volumes.claims import SELECTED_NODE
+from bayplan.volumes.promises import PromiseVolume, SelectNode, promised_to
+from binder_rig import CLAIMS, CONFIG_MAPS, PODS, REQUESTS, RESERVATIONS, BinderRig, Tree, on_rig
+from live_rig import RecordedEvents
+
+DOCS = Path(__file__).parents[3] / "docs" / "unknown-outcomes.md"
+KINDS = ("5xx after the write", "answer lost", "write lands later")
+Work = Callable[[], Awaitable[Any]]
+
+
+class SkippingClock(ManualClock):
+    """Sleeping takes no time and moves the clock on."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Faults:
+    """Spoils the answer to the first write whose method and path match `hits`."""
+
+    rig: BinderRig
+    kind: str
+    hits: str
+    late: list[Work] = field(default_factory=list)
+    hit: int = 0
+    sends: int = 0
+
+    async def __aenter__(self) -> Faults:
+        self._request = self.rig.client.transport.request
+        self.rig.client.transport.request = self._spoiled  # type: ignore[method-assign]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.rig.client.transport.request = self._request  # type: ignore[method-assign]
+
+    async def _spoiled(self, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if not re.fullmatch(self.hits, f"{method} {path.partition('?')[0]}"):
+            return await self._request(method, path, *args, **more)
+        self.sends += 1
+        if self.hit:
+            return await self._request(method, path, *args, **more)
+        self.hit += 1
+        if self.kind == "write lands later":
+            self.late.append(lambda: self._request(method, path, *args, **more))
+            raise Unreachable("the connection was cut", sent=True)
+        await self._request(method, path, *args, **more)
+        if self.kind == "answer lost":
+            raise Unreachable("the connection was cut", sent=True)
+        raise ServerError("internal error", code=500)
+
+    async def deliver(self) -> None:
+        """The server gets the request now; a refusal of it reaches no client."""
+        for work in self.late:
+            await asyncio.gather(work(), return_exceptions=True)
+
+
+@dataclass
+class World:
+    """The parts that write, on one API server."""
+
+    rig: BinderRig
+    writes: ApiWrites
+    clock: SkippingClock
+
+    async def read(self, struct: type[Any], name: str, namespace: str = "default", **how: Any) -> Any:
+        return await self.rig.client.get(struct, namespace, name, **how)
+
+    async def pod(self, name: str = "web", **meta: Any) -> Pod:
+        await self.rig.pod(name, **meta)
+        found: Pod = await self.read(Pod, name)
+        return found
+
+    async def claim(self, **status: Any) -> ResourceClaim:
+        tree: Tree = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "gpu"}}
+        request = {"name": "one", "exactly": {"deviceClassName": "gpu"}}
+        await self.rig.make(CLAIMS, {**tree, "spec": {"devices": {"requests": [request]}}})
+        if status:
+            await self.rig.patch(CLAIMS, "gpu", {"metadata": {"finalizers": [FINALIZER]}})
+            await self.rig.patch(CLAIMS, "gpu", {"status": status}, sub="status")
+        found: ResourceClaim = await self.read(ResourceClaim, "gpu", resource=CLAIMS)
+        return found
+
+
+DEVICE = {"request": "one", "driver": "d", "pool": "p", "device": "gpu-0"}
+ALLOCATION = {"devices": {"results": [DEVICE]}}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def reserved_for(pod: Pod) -> Tree:
+    return {"allocation": ALLOCATION, "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}]}
+
+
+Check = Callable[[], Awaitable[bool]]
+Prepared = tuple[Work, Check]
+ROWS: dict[str, tuple[str, Callable[[World], Awaitable[Prepared]]]] = {}
+
+
+def row(name: str, hits: str) -> Callable[[Callable[[World], Awaitable[Prepared]]], None]:
+    """One write: its name in the docs and its request. Prepares what is written, and a check of the final state."""
+
+    def enter(prepare: Callable[[World], Awaitable[Prepared]]) -> None:
+        ROWS[name] = hits, prepare
+
+    return enter
+
+
+@row("binding", r"POST .*/pods/web/binding")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+
+    async def is_bound() -> bool:
+        return await world.rig.node_of() == "n1"
+
+    return lambda: world.writes.perform(BindPod(pod, "n1")), is_bound
+
+
+@row("BindRequest", r"POST .*/bindrequests")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    tree = {"apiVersion": REQUESTS.api_version, "kind": "BindRequest", "metadata": {"name": "web"}}
+    tree["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": pod.uid}]  # type: ignore[index]
+    request = msgspec.convert({**tree, "spec": {"podName": "web", "selectedNode": "n1"}}, BindRequest)
+
+    async def is_made() -> bool:
+        found = await world.read(BindRequest, "web", resource=REQUESTS)
+        return bool(found.is_for(pod) and found.spec.selected_node == "n1" and found.is_live)
+
+    return lambda: world.writes.perform(CreateBindRequest(pod, request)), is_made
+
+
+@row("deletion of a BindRequest", r"DELETE .*/bindrequests/web")
+async def _(world: World) -> Prepared:
+    await world.rig.request(None)
+    request = await world.read(BindRequest, "web", resource=REQUESTS)
+    answers: list[object] = []
+
+    async def delete() -> None:
+        for _ in range(2):  # `BindRequests.tidy` tries it again every five seconds
+            try:
+                await world.writes.perform(DeleteBindRequest(request, then=answers.append))
+            except (ServerError, Unreachable):
+                assert answers == []  # until then the pod keeps its node
+            else:
+                return
+
+    async def is_gone() -> bool:
+        return await world.rig.find(REQUESTS, "web") is None and answers == [None]
+
+    return delete, is_gone
+
+
+@row("eviction", r"DELETE .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+
+    async def is_gone() -> bool:
+        return await world.rig.find(PODS, "web") is None
+
+    async def evict() -> None:
+        assert await world.writes.perform(DeletePod(pod)) is True
+
+    return evict, is_gone
+
+
+@row("annotation of a pod", r"PATCH .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+
+    async def write() -> None:
+        await world.writes.perform(AnnotatePod(pod, {"gpu": "1"}))
+        # A later attempt chooses another device: the first patch must not come back.
+        await world.writes.perform(AnnotatePod(await world.read(Pod, "web"), {"gpu": "2"}))
+
+    async def is_latest() -> bool:
+        return bool((await world.read(Pod, "web")).metadata.annotations["gpu"] == "2")
+
+    return write, is_latest
+
+
+@row("PersistentVolume claimRef", r"PATCH .*/persistentvolumes/v")
+async def _(world: World) -> Prepared:
+    capacity = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    local = {"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [_ON_N1]}}}
+    await world.rig.make(_resource(PersistentVolume), {**_tree("PersistentVolume", "v"), "spec": {**capacity, **local}})
+    claim = await _volume_claim(world)
+    volume = promised_to(await world.read(PersistentVolume, "v", ""), claim)
+
+    async def is_promised() -> bool:
+        return bool((await world.read(PersistentVolume, "v", "")).spec.claim_ref.uid == claim.metadata.uid)
+
+    return lambda: world.writes.perform(PromiseVolume(volume)), is_promised
+
+
+@row("PersistentVolumeClaim selected-node", r"PATCH .*/persistentvolumeclaims/c")
+async def _(world: World) -> Prepared:
+    claim = await _volume_claim(world)
+    meta = msgspec.structs.replace(claim.metadata, annotations={SELECTED_NODE: "n1"})
+    chosen = msgspec.structs.replace(claim, metadata=meta)
+
+    async def is_chosen() -> bool:
+        found = await world.read(PersistentVolumeClaim, "c")
+        return bool(found.metadata.annotations.get(SELECTED_NODE) == "n1")
+
+    return lambda: world.writes.perform(SelectNode(chosen)), is_chosen
+
+
+@row("ResourceClaim finalizer", r"PATCH .*/resourceclaims/gpu")
+async def _(world: World) -> Prepared:
+    return await _reservation(world)
+
+
+@row("ResourceClaim allocation and reservation", r"PATCH .*/resourceclaims/gpu/status")
+async def _(world: World) -> Prepared:
+    return await _reservation(world)
+
+
+@row("ResourceClaim for extended resources", r"POST .*/resourceclaims")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    wanted = new_special_claim(pod)
+    made: list[ResourceClaim] = []
+
+    async def create() -> None:
+        made.append(await world.writes.perform(devices.CreateSpecialClaim(wanted, pod)))
+
+    async def is_only_one() -> bool:
+        found = await world.rig.client.list(CLAIMS)
+        return [each.name for each in found.items if isinstance(each, ResourceClaim)] == [made[0].name]
+
+    return create, is_only_one
+
+
+@row("claim for extended resources in the pod's status", r"PATCH .*/pods/web/status")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+
+    async def record() -> None:
+        await world.writes.perform(devices.RecordSpecialClaim(pod, "first", (_USE,)))
+        await world.writes.perform(devices.RecordSpecialClaim(pod, "second", (_USE,)))  # the next attempt
+
+    async def is_latest() -> bool:
+        found = (await world.read(Pod, "web")).status.extended_resource_claim_status
+        return bool(found.resource_claim_name == "second")
+
+    return record, is_latest
+
+
+@row("removal of a reservation", r"PATCH .*/resourceclaims/gpu/status")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    claim = await world.claim(**reserved_for(pod))
+
+    async def unreserve() -> None:
+        world.writes.submit(devices.UnreserveClaim(claim, pod))
+        # The next attempt reserves the claim again: it waits for the removal, which must not take that back.
+        await world.writes.perform(devices.ReserveClaim(claim, pod, NOW))
+
+    async def is_reserved() -> bool:
+        found = await world.read(ResourceClaim, "gpu", resource=CLAIMS)
+        return [user.uid for user in found.status.reserved_for] == [pod.uid]
+
+    return unreserve, is_reserved
+
+
+@row("deallocation of a claim", r"PATCH .*/resourceclaims/gpu/status")
+async def _(world: World) -> Prepared:
+    claim = await world.claim(allocation=ALLOCATION)
+
+    async def is_free() -> bool:
+        return (await world.read(ResourceClaim, "gpu", resource=CLAIMS)).status.allocation is None
+
+    return lambda: world.writes.perform(devices.DeallocateClaim(claim)), is_free
+
+
+@row("deletion of a claim", r"DELETE .*/resourceclaims/gpu")
+async def _(world: World) -> Prepared:
+    claim = await world.claim()
+
+    async def is_gone() -> bool:
+        return await world.rig.find(CLAIMS, "gpu") is None
+
+    return lambda: world.writes.perform(devices.DeleteClaim(claim)), is_gone
+
+
+@row("status of a pod", r"PATCH .*/pods/web/status")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    statuses = PodStatuses(
+        world.rig.client, world.writes, {pod.uid: pod}, clock=world.clock, chance=world.rig.client.chance
+    )
+
+    async def say() -> None:
+        task = statuses.say(pod, "Unschedulable", "no node fits", "n1")
+        assert task is not None
+        await asyncio.wait([task])
+
+    async def is_said() -> bool:
+        found = await world.read(Pod, "web")
+        conditions = [(each.type, each.message) for each in found.status.conditions]
+        return found.status.nominated_node_name == "n1" and ("PodScheduled", "no node fits") in conditions
+
+    return say, is_said
+
+
+@row("status of a BindRequest", r"PATCH .*/bindrequests/web/status")
+async def _(world: World) -> Prepared:
+    await world.rig.request(await world.rig.pod(), backoffLimit=1)
+    request = await world.read(BindRequest, "web", resource=REQUESTS)
+    reports = world.rig.reconciler._reports
+
+    async def is_given_up() -> bool:
+        return bool((await world.read(BindRequest, "web", resource=REQUESTS)).is_given_up)
+
+    return lambda: reports.tell(request, NotBound("no"), 0.0), is_given_up
+
+
+@row("GPU reservation pod", rf"POST /api/v1/namespaces/{RESERVATIONS}/pods")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    node = await world.read(Node, "n1", "")
+    made: list[Pod] = []
+
+    async def reserve() -> None:
+        made.append(await world.rig.reservations._made(pod, node, "g"))
+
+    async def is_only_one() -> bool:
+        found = await world.rig.client.list(PODS)
+        return [each.name for each in found.items if each.namespace == RESERVATIONS] == [made[0].name]
+
+    return reserve, is_only_one
+
+
+@row("GPU group label", r"PATCH .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+
+    async def is_labelled() -> bool:
+        labels = (await world.read(Pod, "web")).labels
+        return labels.get(GROUP_LABEL) == "g" and labels.get(TAKEN_BY) == OURS
+
+    return lambda: world.rig.reservations._label(pod, "g", several=False), is_labelled
+
+
+@row("removal of a GPU group label", r"PATCH .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS})
+
+    async def unlabel() -> None:
+        await world.rig.reservations._unlabel(pod, ["g"])
+        await world.rig.reservations._label(await world.read(Pod, "web"), "g", several=False)  # the next attempt
+
+    async def is_labelled() -> bool:
+        return (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"
+
+    return unlabel, is_labelled
+
+
+@row("ConfigMap of a shared GPU", r"PATCH .*/configmaps/m")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
+
+    async def write() -> None:
+        await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
+        await gpu_sharing.upsert(ctx, pod, "m", {"device": "2"})  # the next attempt
+
+    async def is_latest() -> bool:
+        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
+
+    return write, is_latest
+
+
+@row("creation of the ConfigMap of a shared GPU", r"POST .*/configmaps")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+
+    async def write() -> None:
+        await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
+        await gpu_sharing.upsert(ctx, pod, "m", {"device": "2"})  # the next attempt
+
+    async def is_latest() -> bool:
+        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "2"})
+
+    return write, is_latest
+
+
+@row("annotation of a pod by a plugin of the binder", r"PATCH .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+
+    async def write() -> None:
+        await ctx.annotate(pod, {"gpu": "1"})
+        await ctx.annotate(await world.read(Pod, "web"), {"gpu": "2"})  # the next attempt
+
+    async def is_latest() -> bool:
+        return bool((await world.read(Pod, "web")).metadata.annotations["gpu"] == "2")
+
+    return write, is_latest
+
+
+@row("Lease", r"PUT .*/leases/kube-scheduler")
+async def _(world: World) -> Prepared:
+    election = Election(world.rig.client, identity="me", namespace="default")
+    await election.acquire()
+
+    async def renew() -> None:
+        await election._try()  # the answer is lost
+        await election._try()
+        assert election.leading
+
+    async def is_ours() -> bool:
+        found = await world.rig.get(LEASES, "kube-scheduler")
+        return bool(found["spec"]["holderIdentity"] == "me" and found["spec"]["leaseTransitions"] == 0)
+
+    return renew, is_ours
+
+
+_USE = ContainerExtendedResourceRequest(
+    container_name="main", resource_name="example.com/gpu", request_name="request-0"
+)
+_ON_N1 = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}
+
+
+def _tree(kind: str, name: str) -> Tree:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
+
+
+def _resource(struct: type[KubeObject]) -> Any:
+    from bayplan.client import resource_of
+    from bayplan.objects.kinds import kind_of
+
+    return resource_of(kind_of(struct))
+
+
+async def _volume_claim(world: World) -> PersistentVolumeClaim:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    await world.rig.make(_resource(PersistentVolumeClaim), {**_tree("PersistentVolumeClaim", "c"), "spec": spec})
+    found: PersistentVolumeClaim = await world.read(PersistentVolumeClaim, "c")
+    return found
+
+
+async def _reservation(world: World) -> Prepared:
+    pod, claim = await world.pod(), await world.claim()
+    allocation = msgspec.convert(ALLOCATION, AllocationResult)
+
+    async def is_reserved() -> bool:
+        found = await world.read(ResourceClaim, "gpu", resource=CLAIMS)
+        users = [user.uid for user in found.status.reserved_for]
+        return users == [pod.uid] and FINALIZER in found.metadata.finalizers
+
+    return lambda: world.writes.perform(devices.ReserveClaim(claim, pod, NOW, allocation)), is_reserved
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reservation_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = rig.reservations._confirmed.clock = SkippingClock()
+        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await rig.client.get(Node, "", "n1")
+        async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
+            made = await rig.reservations._made(pod, node, "g")
+            await rig.reservations.sync_group("g")  # it has no users
+            assert "deletionTimestamp" not in (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]
+            await faults.deliver()
+        clock.advance(REQUEST_TIMEOUT_S)
+        await rig.reservations.sync_group("g")
+        left = await rig.find(PODS, made.name, RESERVATIONS)
+        assert left is None or "deletionTimestamp" in left["metadata"]
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = rig.reservations._confirmed.clock = SkippingClock()
+        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await rig.client.get(Node, "", "n1")
+        async with Faults(rig, kind, rf"POST /api/v1/namespaces/{RESERVATIONS}/pods") as faults:
+            made = await rig.reservations._made(pod, node, "g")
+            await rig.patch(PODS, made.name, {"status": {"phase": "Failed"}}, sub="status", namespace=RESERVATIONS)
+            for _ in range(2):
+                with pytest.raises(NoDevice, match="it is made anew when it is gone"):
+                    await rig.reservations._made(pod, node, "g")
+                await faults.deliver()
+            assert (await rig.get(PODS, made.name, RESERVATIONS))["metadata"]["uid"] == made.uid
+            clock.advance(REQUEST_TIMEOUT_S)
+            with pytest.raises(NoDevice, match="it is made anew when it is gone"):
+                await rig.reservations._made(pod, node, "g")
+            assert (await rig.reservations._made(pod, node, "g")).uid != made.uid
+
+    on_rig(tmp_path, test)
+
+
+async def refused_attempt(world: World, request: BindRequest, attempt: int) -> None:
+    status = {"phase": "Failed", "reason": "no", "failedAttempts": attempt}
+    await world.rig.patch(REQUESTS, request.name, {"status": status}, sub="status")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_is_neither_deleted_nor_replaced_while_a_create_of_it_may_land(tmp_path: Path, kind: str) -> None:
+    """Its node is free when it is given up: the create would bring its pod there all the same."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        world = World(rig, writes, clock)
+        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        answers: list[object] = []
+        async with Faults(rig, kind, r"POST .*/bindrequests") as faults:
+            start_s = clock.monotonic_s()
+            made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
+            await refused_attempt(world, made, 1)
+            await writes.perform(DeleteBindRequest(made, then=answers.append, postponed=answers.append))
+            assert answers == [start_s + REQUEST_TIMEOUT_S]
+            with pytest.raises(ApiError, match="an earlier create of it, whose outcome is unknown"):
+                await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
+            await faults.deliver()
+            found = await world.read(BindRequest, "web", resource=REQUESTS)
+            assert (found.metadata.uid, found.is_given_up) == (made.metadata.uid, True)
+        clock.advance(REQUEST_TIMEOUT_S)
+        again = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
+        assert again.spec.selected_node == "n2"
+        await writes.perform(DeleteBindRequest(again, then=answers.append, postponed=answers.append))
+        assert answers[1:] == [None]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_request_whose_create_was_answered_is_replaced_at_once(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        world = World(rig, writes, clock)
+        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        made = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
+        await refused_attempt(world, made, 1)
+        again = await writes.perform(CreateBindRequest(pod, desk.request(pod, "n2", {})))
+        assert again.spec.selected_node == "n2"
+
+    on_rig(tmp_path, test)
+
+
+def test_a_late_create_for_a_pod_that_is_gone_is_replaced_by_that_of_the_next_pod_of_its_name(tmp_path: Path) -> None:
+    """The binder carries out no request for another uid, so that it need not be waited for."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        world = World(rig, writes, clock)
+        pod, desk = await world.pod(), BindRequestDesk(clock, attempts=1)
+        async with Faults(rig, "write lands later", r"POST .*/bindrequests") as faults:
+            await writes.perform(CreateBindRequest(pod, desk.request(pod, "n1", {})))
+            await rig.client.delete(PODS, name="web", namespace="default")
+            with contextlib.suppress(NotFound):  # the garbage collector may be faster
+                await rig.client.delete(REQUESTS, name="web", namespace="default")
+            await faults.deliver()
+        second = await world.pod()
+        made = await writes.perform(CreateBindRequest(second, desk.request(second, "n2", {})))
+        assert made.is_for(second)
+
+    on_rig(tmp_path, test)
+
+
+def test_a_late_status_of_a_request_undoes_no_later_one(tmp_path: Path) -> None:
+    """The engine frees the node of a request that was given up, so that it must not become live again."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        rig.reconciler._reports._confirmed.clock = clock
+        world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
+        await rig.request(await rig.pod(), backoffLimit=2)
+        reports = rig.reconciler._reports
+        async with Faults(rig, "write lands later", r"PATCH .*/bindrequests/web/status") as faults:
+            for reason in ("first", "second"):
+                request = await world.read(BindRequest, "web", resource=REQUESTS)
+                await reports.tell(request, NotBound(reason), 0.1)
+            await faults.deliver()
+        found = await world.read(BindRequest, "web", resource=REQUESTS)
+        assert found.status == BindRequestStatus("Failed", "second", 2)
+        assert found.is_given_up
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_given_up", [False, True], ids=["annotated", "given up"])
+def test_a_status_is_written_to_the_version_that_is_there(tmp_path: Path, is_given_up: bool) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod(), backoffLimit=2)
+        known = await rig.client.get(BindRequest, "default", "web", resource=REQUESTS)
+        await rig.patch(REQUESTS, "web", {"metadata": {"annotations": {"x": "y"}}})
+        if is_given_up:
+            status = {"phase": "Failed", "reason": "by the next leader", "failedAttempts": 2}
+            await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
+        await rig.reconciler._reports.tell(known, NotBound("first"), 0.1)
+        assert (await rig.status())["reason"] == ("by the next leader" if is_given_up else "first")
+
+    on_rig(tmp_path, test)
+
+
+def test_a_claim_for_extended_resources_that_comes_back_late_has_no_devices(tmp_path: Path) -> None:
+    """It goes with its pod; the next attempt may use it."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        pod = await World(rig, writes, clock).pod()
+        async with Faults(rig, "write lands later", r"POST .*/resourceclaims") as faults:
+            made = await writes.perform(devices.CreateSpecialClaim(new_special_claim(pod), pod))
+            await writes.perform(devices.DeleteClaim(made))
+            await faults.deliver()
+        (found,) = (await rig.client.list(CLAIMS)).items
+        assert isinstance(found, ResourceClaim)
+        assert find_special_claim(pod, [found]) is found
+        assert found.status.allocation is None
+        assert [each.uid for each in found.metadata.owner_references] == [pod.uid]
+
+    on_rig(tmp_path, test)
+
+
+def test_a_config_map_that_comes_back_late_is_brought_up_to_date_by_the_next_attempt(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod()
+        ctx = BinderHandle(rig.client, writes, clock, Cache())
+        async with Faults(rig, "write lands later", r"POST .*/configmaps") as faults:
+            with contextlib.suppress(Unreachable):
+                await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
+            await gpu_sharing.delete(ctx, pod, ["m"])  # the attempt is taken back
+            await faults.deliver()
+            await gpu_sharing.upsert(ctx, pod, "m", {"device": "1"})
+            await faults.deliver()
+        assert (await rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "1"}
+
+    on_rig(tmp_path, test)
+
+
+def test_a_condition_that_lands_after_the_binding_changes_nothing(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        world = World(rig, writes, clock)
+        pod = await world.pod()
+        statuses = PodStatuses(rig.client, writes, {pod.uid: pod}, clock=clock, chance=rig.client.chance)
+        async with Faults(rig, "write lands later", r"PATCH .*/pods/web/status") as faults:
+            assert statuses.say(pod, "Unschedulable", "no node fits", None) is not None
+            await writes.drain()
+            await writes.perform(BindPod(pod, "n1"))
+            await faults.deliver()
+        conditions = {each.type: each.status for each in (await world.read(Pod, "web")).status.conditions}
+        assert conditions["PodScheduled"] == "True"
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("code", [403, 422, 429])
+def test_a_victim_is_read_before_it_counts_as_staying(tmp_path: Path, code: int) -> None:
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock)
+        pod = await World(rig, writes, clock).pod()
+        delete = rig.client.delete
+
+        async def refused(*args: Any, **more: Any) -> None:
+            with contextlib.suppress(NotFound):
+                await delete(*args, **more)
+            raise {403: Forbidden, 422: Invalid, 429: TooManyRequests}[code]("not so", code=code)
+
+        rig.client.delete = refused  # type: ignore[method-assign]
+        if code == 429:  # the server did not take it: that is believed after some tries
+            with pytest.raises(TooManyRequests):
+                await writes.perform(DeletePod(pod))
+        else:
+            assert await writes.perform(DeletePod(pod)) is True
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ROWS)
+def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, kind: str) -> None:
+    hits, prepare = ROWS[name]
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        rig.reservations._confirmed.clock = rig.reconciler._reports._confirmed.clock = clock
+        work, is_done = await prepare(World(rig, writes, clock))
+        async with Faults(rig, kind, hits) as faults:
+            await work()
+            await writes.drain()
+            assert faults.hit == 1
+            assert await is_done()
+            await faults.deliver()
+        assert await is_done()  # a write that the server gets late changes nothing
+
+    on_rig(tmp_path, test)
+
+
+def test_the_documentation_lists_every_write() -> None:
+    lines = DOCS.read_text(encoding="utf-8").splitlines()
+    listed = {line.split("|")[1].strip() for line in lines if line.startswith("| ") and " | " in line}
+    assert set(ROWS) <= listed

@@ -1,0 +1,59 @@
+"""Short names of policies with their weights, and the configuration that they stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.errors import UsageError
+from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.sim.policies import POLICIES, parsed_policy, policy_manifest
+from bayplan.sim.traces import TracePod
+
+POD = TracePod("p", 100, 0, GpuAsk(500, 1, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("fgd", {"fgd": 1}),
+        ("fgd:1", {"fgd": 1}),
+        ("fgd:1000+bestfit", {"fgd": 1000, "bestfit": 1}),
+        ("bestfit:3+fgd:2", {"bestfit": 3, "fgd": 2}),
+    ],
+)
+def test_policies_with_weights(text: str, weights: dict[str, int]) -> None:
+    assert parsed_policy(text) == weights
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("best", 'there is no policy "best"'),
+        ("fgd:0", "the weight of a policy is a whole number from 1 to 1000"),
+        ("fgd:1001", "the weight of a policy is a whole number from 1 to 1000"),
+        ("fgd:x", "the weight of a policy is a whole number from 1 to 1000"),
+        ("fgd:²", "the weight of a policy is a whole number from 1 to 1000"),
+        ("fgd+fgd:2", "names fgd twice"),
+    ],
+)
+def test_policies_that_are_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parsed_policy(text)
+
+
+def test_a_policy_as_a_profile() -> None:
+    (profile,) = policy_manifest("bestfit+gpupacking:2", [POD])["profiles"]
+    points = profile["plugins"]
+    assert points["multiPoint"] == {
+        "disabled": [{"name": "*"}],
+        "enabled": [{"name": POLICIES["bestfit"]}, {"name": POLICIES["gpupacking"], "weight": 2}],
+    }
+    assert points["filter"] == points["preFilter"] == {"enabled": [{"name": "NodeResourcesFit"}]}
+    assert "pluginConfig" not in profile
+
+
+def test_fragmentation_learns_which_pods_are_typical() -> None:
+    (profile,) = policy_manifest("fgd", [POD, POD])["profiles"]
+    (config,) = profile["pluginConfig"]
+    (shape,) = config["args"]["typicalPods"]
+    assert (shape["cpuMilli"], shape["gpuMilli"], shape["gpuCount"], shape["pods"]) == (100, 500, 1, 2)
