@@ -199,6 +199,15 @@ class Volumes(ChurnPool):
     async def end_of_life(self, tree: Tree) -> None:
         await self.discard(tree)
 
+    async def drain(self, share: float) -> None:
+        """Delete pods, and the claims of pods that are gone: a claim without a pod would hold its volume for ever."""
+        await super(Volumes, self).drain(share)
+        record, claimed = self.stage.world.record, {each for pod in self.pods() for each in volume_claims_of(pod)}
+        for claim in list(record.all("PersistentVolumeClaim")):
+            in_pool = namespace(claim) == shapes.namespace_of(self.name)
+            if in_pool and name(claim).endswith("-claim") and name(claim) not in claimed:
+                await self.stage.client.delete("PersistentVolumeClaim", claim)
+
     async def clear(self) -> None:
         for each in self.pods():
             await self.discard(each)
