@@ -7,6 +7,7 @@ not get it or asked for it. A bind costs about 50 µs of our own besides TLS.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Iterable, Mapping
@@ -154,12 +155,21 @@ class Client:
 
         One that has no time, or whose insides do not answer, is not there yet either. Who does not know us, or whom we
         do not trust, is not waited for: somebody has to mend something, and is told what.
+
+        A server that has just started may list some of its groups only. What it does not list counts as missing when
+        two discoveries agree and the server was ready between them.
         """
         backoff = Backoff(self.clock, self.chance)
         kinds, also = list(kinds), list(also)
+        before: Offered | None = None
         while True:
             try:
-                return await self.discover(kinds, also)
+                offered = await self.discover(kinds, also)
+                if offered == before or (not offered.missing and all(map(offered.offers, also))):
+                    return offered
+                await self.check_ready()
+                before = offered
+                continue
             except (Unidentified, Untrusted):
                 raise
             except (Forbidden, NotFound, Unauthorized) as fault:
@@ -167,7 +177,13 @@ class Client:
                 raise type(fault)(advice, code=fault.code, reason=fault.reason, details=fault.details) from None
             except (ServerError, TooManyRequests, Unreachable) as fault:
                 self._faults.tell(SERVER, f"waiting for the API server: {fault}")
+            before = None
             await backoff.wait()
+
+    async def check_ready(self) -> None:
+        """Raise `ServerError` while the server says that it is not ready. A server may refuse to say."""
+        with contextlib.suppress(Forbidden, NotFound, Unauthorized):
+            await self.transport.request("GET", "/readyz")
 
     def informer(
         self,

@@ -80,7 +80,11 @@ class KindsThere:
 
 
 async def kinds_there(client: Client) -> KindsThere:
-    """Ask the server for every kind, each in the version that the server prefers."""
+    """Ask the server for every kind, each in the version that the server prefers.
+
+    A server that has just started lists only some of its groups: `ServerError` is raised until it is ready.
+    """
+    await client.check_ready()
     groups = [("", "v1")]
     answer = msgspec.json.decode((await client.transport.request("GET", "/apis")).body, type=_Groups)
     for group in answer.groups:

@@ -15,6 +15,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import Queue
+from bayplan.objects.workloads import ReplicaSet
 from certificates import Authority, server_context
 from wire_server import Reply, Request, WireServer, on_loop, status, until
 
@@ -134,6 +135,53 @@ async def test_a_server_that_has_no_time_yet_is_waited_for(caplog: pytest.LogCap
         assert (await reaching).get(kind_of(Pod)) is not None
     told = [record.getMessage() for record in caplog.records if "waiting for the API server" in record.getMessage()]
     assert [each.split(": ")[2].split()[0] for each in told] == ["503", "429", "502"]
+
+
+WHOLE = {**CORE, "events.k8s.io/v1": ["events"], "apps/v1": ["replicasets"]}
+KINDS_READ = (kind_of(Pod), kind_of(ReplicaSet))
+
+
+@pytest.mark.parametrize(
+    ("ready", "requests"),
+    [
+        pytest.param([500, 500, 200], 3, id="not-ready"),
+        pytest.param([200, 200], 2, id="ready-after-the-first-discovery"),
+        pytest.param([403, 403], 2, id="does-not-say"),
+    ],
+)
+@on_loop
+async def test_a_server_that_is_starting_lists_some_of_its_groups(ready: list[int], requests: int) -> None:
+    """kube-apiserver answers `/apis` before it has registered all groups."""
+    seen: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        seen.append(request.path)
+        if request.path == "/readyz":
+            code = ready[min(seen.count("/readyz"), len(ready)) - 1]
+            return status(code, "", "starting") if code != 200 else Reply(200, b"ok")
+        return server_of(CORE if seen.count("/readyz") < requests - 1 else WHOLE)(request)
+
+    clock = ManualClock()
+    async with WireServer(answer) as server, server.client(clock) as client:
+        reaching = asyncio.ensure_future(client.reach(KINDS_READ, also=(EVENTS,)))
+        await until(reaching.done, tick=lambda: clock.advance(0.5))
+        offered = await reaching
+    assert offered.missing == ()
+    assert offered.offers(EVENTS)
+
+
+@on_loop
+async def test_a_kind_is_missing_when_two_discoveries_of_a_ready_server_agree() -> None:
+    seen: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        seen.append(request.path)
+        return Reply(200, b"ok") if request.path == "/readyz" else server_of(CORE)(request)
+
+    async with WireServer(answer) as server, server.client() as client:
+        offered = await client.reach(KINDS_READ)
+    assert [kind.name for kind in offered.missing] == ["ReplicaSet"]
+    assert (seen.count("/apis"), seen.count("/readyz")) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ async def test_an_empty_namespace_loses_the_finalizer() -> None:
         assert await sync(rig) is None
         *reads, (line, body) = rig.requests
         assert [each for each, _ in reads] == [
+            "GET /readyz",
             "GET /apis",
             "GET /api/v1",
             f"GET {CORE}/pods",
