@@ -41,8 +41,8 @@ UNSEEN = ProcessOptions(settings=OwnSettings(watchdog_seconds=0), serving=Servin
 class Controlled:
     """What a test asks of the cluster."""
 
-    def __init__(self, served: Served, client: Client) -> None:
-        self.served, self.client = served, client
+    def __init__(self, served: Served, client: Client, within_s: float = DEADLINE_S) -> None:
+        self.served, self.client, self._within_s = served, client, within_s
 
     async def make(self, resource: Resource, body: Tree, *, namespace: str = "default") -> Tree:
         assert resource.kind is not None
@@ -76,7 +76,7 @@ class Controlled:
         """The first answer that is true of the server."""
         last: Any = None
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(self._within_s):
                 while True:
                     with contextlib.suppress(NotFound):
                         last = await so()
@@ -85,7 +85,7 @@ class Controlled:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             pods = [(each["metadata"]["name"], each.get("status")) for each in await self.list(PODS)]
-            raise AssertionError(f"not within {DEADLINE_S:g} s: {what}; last {last!r}; pods {pods}") from None
+            raise AssertionError(f"not within {self._within_s:g} s: {what}; last {last!r}; pods {pods}") from None
 
     async def when(self, resource: Resource, name: str, so: Callable[[Tree], Any]) -> Tree:
         """The object once it is so."""
@@ -127,9 +127,10 @@ async def controlled(
     habits: PodHabits | None = None,
     housekeeping: bool = True,
     clock: LoopClock | None = None,
+    within_s: float = DEADLINE_S,
 ) -> AsyncIterator[Controlled]:
     """Everything in this process; `only`: these controllers. `housekeeping`: by the API server itself. `clock`: what
-    controllers and nodes go by."""
+    controllers and nodes go by. `within_s`: how long one thing may take to happen."""
     async with (
         served(folder, housekeeping=housekeeping) as cluster,
         cluster.client() as client,
@@ -149,7 +150,7 @@ async def controlled(
         try:
             await kubelet.ready()
             await controllers.synced()
-            yield Controlled(cluster, client)
+            yield Controlled(cluster, client, within_s)
             assert not [task for task in tasks if task.done()], "a part of the cluster has ended"
         finally:
             for task in tasks:

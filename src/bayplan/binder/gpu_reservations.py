@@ -377,10 +377,8 @@ class GpuReservations:
         for tries_left in reversed(range(_TRIES)):
             if found.uid != pod.uid or found.spec.node_name:
                 raise Conflict(f"pod {pod.key} does not wait for a node any more")
-            meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version}
-            body = {"metadata": {**meta, "labels": wanted(found)}}
             try:
-                await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+                await self._patch_labels(found, wanted(found))
                 return
             except ApiError as refusal:
                 # The version lets one patch of two through, so one with an unknown outcome is sent again.
@@ -402,16 +400,33 @@ class GpuReservations:
                 removed = {key: None for key, values in wanted.items() if found.labels.get(key) in values}
                 if found.uid != pod.uid or not removed:
                     return
-                meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version, "labels": removed}
                 try:
-                    await self._client.patch(
-                        _PODS, {"metadata": meta}, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH
-                    )
+                    await self._patch_labels(found, removed)
                 except ApiError as refusal:
                     if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
                         raise
                     continue
             return
+
+    async def _patch_labels(self, pod: Pod, labels: Mapping[str, str | None]) -> None:
+        """Patch this version of a pod. Returns or raises when the patch cannot take effect later.
+
+        The version alone is not enough: a later attempt that writes what is there already does not change it.
+        """
+        version = pod.metadata.resource_version
+        body = {"metadata": {"uid": pod.uid, "resourceVersion": version, "labels": labels}}
+
+        async def send() -> None:
+            await self._client.patch(_PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
+
+        async def find() -> Found[None]:
+            try:
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+            except NotFound:
+                return Missing.FOR_EVER
+            return Missing.SO_FAR if found.metadata.resource_version == version else Missing.FOR_EVER
+
+        await self._confirmed.write(send, find, what=f"labelling pod {pod.key}", trust_refusal=True)
 
     def _say_farewell(self, pod: Pod, group: str) -> None:
         if self._speaker is not None:
@@ -431,10 +446,24 @@ class GpuReservations:
         await self._delete(pod)
 
     async def _delete(self, pod: Pod) -> None:
+        """Delete a pod. Returns when it is going or gone, and raises when the DELETE cannot take effect any more.
+
+        Until then the group is locked: the next attempt must not use a reservation that a late DELETE still removes.
+        """
+
+        async def send() -> None:
+            with contextlib.suppress(NotFound, Conflict):
+                await self._client.delete(_PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
+
+        async def find() -> Found[None]:
+            try:
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+            except NotFound:
+                return Written(None)
+            return Written(None) if found.uid != pod.uid or found.terminating else Missing.SO_FAR
+
         try:
-            await self._client.delete(_PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid)
-        except (NotFound, Conflict):
-            return
+            await self._confirmed.write(send, find, what=f"deleting pod {pod.key}", trust_refusal=True)
         except ApiError as fault:
             log.warning("pod %s could not be deleted: %s", pod.key, fault)
             raise

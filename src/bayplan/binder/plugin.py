@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bayplan.cache import Cache
-from bayplan.client import MERGE_PATCH, PODS, Client, Resource, Selection
+from bayplan.client import Client, Resource, Selection
 from bayplan.clock import LoopClock
-from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
+from bayplan.errors import BayplanError, Conflict, NotFound
 from bayplan.framework import steps
 from bayplan.framework.handle import Writes
+from bayplan.framework.intents import AnnotatePod
 from bayplan.framework.steps import Reached
 from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
@@ -32,8 +33,6 @@ from bayplan.objects.resource import ResourceClaim
 
 PRE_BIND, POST_BIND, ROLLBACK = "pre_bind", "post_bind", "rollback"
 STAGES = (PRE_BIND, POST_BIND, ROLLBACK)
-
-_TRIES = 5
 
 
 class RejectBind(BayplanError):
@@ -93,22 +92,16 @@ class BinderHandle:
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
         """Write annotations to this very pod; None takes one off. A pod that is gone needs none.
 
-        The patch names the version of the pod: applied late, it does not replace what a later attempt has written.
+        Returns or raises when the write cannot take effect later: it must not replace what a later attempt writes.
         """
-        found = pod
-        with contextlib.suppress(NotFound):
-            for tries_left in reversed(range(_TRIES)):
-                meta = {"uid": pod.uid, "resourceVersion": found.metadata.resource_version}
-                body = {"metadata": {**meta, "annotations": dict(annotations)}}
-                try:
-                    await self.client.patch(PODS, body, name=pod.name, namespace=pod.namespace, kind=MERGE_PATCH)
-                    return
-                except ApiError as refusal:
-                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
-                        raise
-                found = await self.client.get(Pod, pod.namespace, pod.name)
-                if found.uid != pod.uid:
-                    return
+        try:
+            await self.writes.perform(AnnotatePod(pod, annotations))
+        except NotFound:
+            return
+        except Conflict:
+            with contextlib.suppress(NotFound):
+                if (await self.client.get(Pod, pod.namespace, pod.name)).uid == pod.uid:
+                    raise
 
 
 class BinderPlugin(Protocol):

@@ -245,6 +245,8 @@ class Reports:
         return await self._confirmed.write(send, find, what=what, trust_refusal=True)
 
     async def _write_condition(self, pod: Pod, status: str, reason: str, message: str) -> None:
+        """Write the condition of a pod. A failure names the version of a pod that waits: applied late, it must not
+        replace what was written when the pod was bound. After that nothing else is written."""
         known = next((each for each in pod.status.conditions if each.type == CONDITION), None)
         if known is not None and (known.status, known.reason, known.message) == (status, reason, message):
             return
@@ -255,16 +257,27 @@ class Reports:
             "message": message,
             "lastTransitionTime": whole_time(self._clock.now()),
         }
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        with contextlib.suppress(NotFound, Conflict, Invalid):  # it is gone, and nobody is left to read it
-            await self._client.patch(
-                PODS,
-                msgspec.json.encode(body),
-                name=pod.name,
-                namespace=pod.namespace,
-                subresource="status",
-                kind=STRATEGIC_PATCH,
-            )
+        found, meta = pod, {"uid": pod.uid}
+        with contextlib.suppress(NotFound, Invalid):  # the pod is gone
+            for tries_left in reversed(range(_TRIES)):
+                if status != "True":
+                    meta["resourceVersion"] = found.metadata.resource_version
+                try:
+                    await self._client.patch(
+                        PODS,
+                        {"metadata": meta, "status": {"conditions": [condition]}},
+                        name=pod.name,
+                        namespace=pod.namespace,
+                        subresource="status",
+                        kind=STRATEGIC_PATCH,
+                    )
+                    return
+                except ApiError as refusal:
+                    if not tries_left or not (isinstance(refusal, Conflict) or refusal.outcome_unknown):
+                        raise
+                found = await self._client.get(Pod, pod.namespace, pod.name)
+                if found.uid != pod.uid or (found.spec.node_name and status != "True"):
+                    return
 
     def _say(self, pod: Pod, kind: str, reason: str, note: str) -> None:
         self._speaker.event(pod, type=kind, reason=reason, action=_ACTION, note=note)

@@ -42,14 +42,15 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Write annotations of a pod. Performing it: merge `patch` into the pod, and again after a conflict.
+    """Write annotations of a pod; None removes one. Performing it: merge `patch` into the pod, and again after a
+    conflict.
 
     The uid is a precondition: another pod of the same name is left alone. So is the resourceVersion: a patch that the
     API server applies late must not replace what a later attempt has written.
     """
 
     pod: Pod
-    annotations: Mapping[str, str]
+    annotations: Mapping[str, str | None]
 
     def patch(self, pod: Pod) -> dict[str, Any]:
         """The patch of this version of the pod."""
@@ -57,7 +58,7 @@ class AnnotatePod:
         return {"metadata": {**meta, "annotations": dict(self.annotations)}}
 
     def is_done(self, pod: Pod) -> bool:
-        return self.annotations.items() <= pod.metadata.annotations.items()
+        return all(pod.metadata.annotations.get(key) == value for key, value in self.annotations.items())
 
 
 @dataclass(frozen=True, slots=True)

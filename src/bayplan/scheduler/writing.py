@@ -216,7 +216,7 @@ class ApiWrites:
 
     async def _annotate(self, intent: AnnotatePod) -> None:
         async def attempt(pod: Pod) -> Pod:
-            if intent.is_done(pod):
+            if pod is not intent.pod and intent.is_done(pod):  # the caller's pod may be an old version
                 return pod
             return await self._patches.patch(pod, intent.patch(pod), is_done=intent.is_done)
 

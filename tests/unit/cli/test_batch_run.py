@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from bayplan.app.batch import BatchSettings
 from bayplan.batch.live.options import BatchOptions
 from bayplan.cli.batch_flags import BATCH_FLAGS
-from bayplan.cli.batch_run import batch_settings
+from bayplan.cli.batch_run import _try_out, batch_settings
 from bayplan.config.own_settings import OwnSettings
 from bayplan.config.volcano_features import go_volcano_gates
+from bayplan.errors import ConfigError
 from command_runs import Run
 
 GOOD = "actions: allocate\ntiers: [{plugins: [{name: gang}]}]\n"
@@ -78,3 +81,19 @@ def test_without_a_default_a_broken_file_ends_the_command(
 def test_no_default_and_no_file_is_refused(run: Run) -> None:
     ended = run("batch", "--disable-default-scheduler-config", "--kubeconfig", "/nowhere")
     assert (ended.code, "name one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_engine_that_is_built_to_try_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+    closed = []
+
+    class Engine:
+        file_fault = "conf: broken"
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(BatchSettings, "engine", lambda *_: Engine())
+    with pytest.raises(ConfigError) if strict else nullcontext():
+        _try_out(BatchSettings(), strict=strict)
+    assert len(closed) == 1

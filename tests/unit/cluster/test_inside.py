@@ -14,18 +14,20 @@ import pytest
 
 from api_world import config_map
 from bayplan.client import Client, Resource, Secret, Target, resource_of
+from bayplan.client.transport import Stream
 from bayplan.clock import ManualClock, SystemClock
 from bayplan.cluster import watching
 from bayplan.cluster.inside import InsideDoor
 from bayplan.errors import Forbidden, Invalid, NotFound, Unauthorized, Unreachable
 from bayplan.objects.core import Namespace
 from bayplan.objects.kinds import kind_of
-from patience import DEADLINE_S
 from served_cluster import STRANGER, Served, served
 from wire_server import on_loop, turns_of_others, until
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
 PATH = "/api/v1/namespaces/default/configmaps"
+WITHIN_S = 30.0
+"""For one test: client and server are on one loop, and no request leaves the process."""
 
 
 @asynccontextmanager
@@ -36,7 +38,18 @@ async def inside(folder: Path, token: str = "") -> AsyncIterator[tuple[Served, I
         door = InsideDoor(cluster.gateway(), lambda: cluster.store.version)
         target = Target(server="http://inside", token=Secret(token or cluster.credentials.token), inside=door)
         async with Client(target, clock=SystemClock(), chance=random.Random(0), qps=-1.0) as client:
-            yield outside, door, client
+            async with asyncio.timeout(WITHIN_S):
+                yield outside, door, client
+
+
+async def read_until(stream: Stream, wanted: bytes) -> bytes:
+    """What the stream delivers, up to the piece that has `wanted` in it."""
+    seen = b""
+    while wanted not in seen:
+        piece = await stream.piece()
+        assert piece, f"the stream ended after {seen!r}"
+        seen += piece
+    return seen
 
 
 @on_loop
@@ -73,9 +86,7 @@ async def test_a_watch_tells_what_happens_and_ends_with_its_connection(tmp_path:
         before = len(listeners)
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             await client.create(CONFIG_MAPS, config_map("seen"), namespace="default")
-            seen = b""
-            while b'"name":"seen"' not in seen:
-                seen += await stream.piece()
+            await read_until(stream, b'"name":"seen"')
             assert len(listeners) == before + 1
         await until(lambda: len(listeners) == before)
 
@@ -108,9 +119,7 @@ async def test_a_reader_who_is_slow_is_waited_for(tmp_path: Path) -> None:
             for number in range(6):
                 big = config_map(f"big-{number}") | {"data": {"a": "x" * 500_000}}
                 await client.create(CONFIG_MAPS, big, namespace="default")
-            seen = b""
-            while b"big-5" not in seen:
-                seen += await stream.piece()
+            seen = await read_until(stream, b"big-5")
         assert re.findall(rb'"name":"big-(\d)"', seen) == [b"%d" % number for number in range(6)]
 
 
@@ -122,9 +131,8 @@ async def test_a_watch_that_the_server_ends_is_over_and_its_connection_serves_ag
     async with inside(tmp_path) as (_, _, client):
         async with client.transport.stream(f"{PATH}?watch=true", quiet_s=30.0) as stream:
             await client.create(CONFIG_MAPS, config_map("big") | {"data": {"a": "x" * 3000}}, namespace="default")
-            async with asyncio.timeout(DEADLINE_S):
-                while await stream.piece():
-                    pass
+            while await stream.piece():
+                pass
         answer = await client.transport.request("GET", f"{PATH}/big")
         assert b"xxx" in answer.body
 

@@ -19,6 +19,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from batch_world import GANGS
+from bayplan.app import build_batch_engine
+from bayplan.batch.conf import load
+from bayplan.batch.live.admitting import FIRST_PAUSE_S, GateRemovals
+from bayplan.batch.live.assembly import followed
+from bayplan.batch.live.evicting import PodEvictions
+from bayplan.batch.live.first_queues import make_queues
+from bayplan.batch.live.observing import NoBatchObserver
+from bayplan.batch.live.options import BatchOptions
+from bayplan.batch.live.sharding import Sharding
+from bayplan.batch.live.telling import Telling
+from bayplan.batch.outcome import GroupOutcome
+from bayplan.batch.shards import ShardStatus
+from bayplan.batch.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.binder.gpu_reservations import NoDevice
 from bayplan.binder.plugin import BinderHandle
 from bayplan.binder.plugins import gpu_sharing
@@ -32,18 +46,24 @@ from bayplan.devices.extended import find_special_claim, new_special_claim
 from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
+from bayplan.objects import volcano
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, BindRequestStatus
 from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
+from bayplan.objects.gpu_sharing import DEVICE as DEVICE_ID
 from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.quantity import Quantity
 from bayplan.objects.resource import AllocationResult, ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.objects.volcano_definitions import volcano_definitions
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.volumes.claims import SELECTED_NODE
-from bayplan.volumes.promises import PromiseVolume, SelectNode, promised_to
-from binder_rig import CLAIMS, CONFIG_MAPS, PODS, REQUESTS, RESERVATIONS, BinderRig, Tree, on_rig
+from bayplan.volumes.promises import AwaitVolumes, PromiseVolume, SelectNode, promised_to
+from binder_rig import CLAIMS, CONFIG_MAPS, DEFINITIONS, PODS, REQUESTS, RESERVATIONS, BinderRig, Tree, on_rig
+from live_batch_rig import Heard
 from live_rig import RecordedEvents
+from write_sites import clients_of_other_names, write_sites
 
 DOCS = Path(__file__).parents[3] / "docs" / "unknown-outcomes.md"
 KINDS = ("5xx after the write", "answer lost", "write lands later")
@@ -445,6 +465,169 @@ async def _(world: World) -> Prepared:
     return write, is_latest
 
 
+@row("conditions of a victim", r"PATCH .*/pods/web/status")
+async def _(world: World) -> Prepared:
+    pod = await world.pod(finalizers=["example.com/kept"])
+    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=world.rig.client.chance)
+    statuses = PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance)
+    following = followed(engine, BatchOptions())
+    evictions = PodEvictions(following, world.writes, statuses, Heard(), NoBatchObserver(), world.clock)
+
+    async def evict() -> None:
+        evictions.start(pod, "preempt")
+
+    async def is_said() -> bool:
+        found = await world.read(Pod, "web")
+        said = [each.message for each in found.status.conditions if each.type == "DisruptionTarget"]
+        return said == ["Pod is evicted, because of preempt"] and found.terminating
+
+    return evict, is_said
+
+
+@row("status of a PodGroup", r"PATCH .*/podgroups/g")
+async def _(world: World) -> Prepared:
+    telling, groups = await _telling(world), _resource(volcano.PodGroup)
+    await world.rig.make(groups, _volcano_tree("PodGroup", "g", minMember=1))
+
+    async def write() -> None:
+        for running in (1, 2):  # two sessions
+            status = volcano.PodGroupStatus(phase="Running", running=running)
+            telling._write_group(await world.read(volcano.PodGroup, "g"), GroupOutcome(status, changed=True))
+            await world.writes.drain()
+
+    async def is_latest() -> bool:
+        return bool((await world.read(volcano.PodGroup, "g")).status.running == 2)
+
+    return write, is_latest
+
+
+@row("status of a Queue", r"PATCH .*/queues/q/status")
+async def _(world: World) -> Prepared:
+    telling, queues = await _telling(world), _resource(volcano.Queue)
+    await world.rig.make(queues, _volcano_tree("Queue", "q", weight=1))
+
+    async def write() -> None:
+        for amount in ("1", "2"):  # two sessions
+            telling._write_queue(await world.read(volcano.Queue, "q", ""), {"cpu": Quantity.parse(amount)})
+            await world.writes.drain()
+
+    async def is_latest() -> bool:
+        return bool((await world.rig.get(queues, "q"))["status"]["allocated"] == {"cpu": "2"})
+
+    return write, is_latest
+
+
+@row("status of a NodeShard", r"PATCH .*/nodeshards/s/status")
+async def _(world: World) -> Prepared:
+    await _define_volcano(world)
+    shards, client = _resource(volcano.NodeShard), world.rig.client
+    await world.rig.make(
+        shards, {**_tree("NodeShard", "s"), "apiVersion": shards.api_version, "spec": {"nodesDesired": []}}
+    )
+    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=client.chance)
+    sharding = Sharding(engine, client, world.writes, shards, world.clock, "s", is_hard=True)
+
+    async def write() -> None:
+        for node in ("n1", "n2"):  # two sessions
+            mine = await world.read(volcano.NodeShard, "s", "")
+            world.writes.start(sharding._tell(mine, ShardStatus(frozenset([node]))), "saying it")
+            await world.writes.drain()
+
+    async def is_latest() -> bool:
+        return bool((await world.read(volcano.NodeShard, "s", "")).status.nodes_in_use == ("n2",))
+
+    return write, is_latest
+
+
+@row("creation of the queues root and default", r"POST .*/queues")
+async def _(world: World) -> Prepared:
+    return await _first_queues(world)
+
+
+@row("state of the queues root and default", r"PATCH .*/queues/root/status")
+async def _(world: World) -> Prepared:
+    return await _first_queues(world)
+
+
+@row("removal of a scheduling gate", r"PATCH .*/pods/web")
+async def _(world: World) -> Prepared:
+    pod = await world.pod(spec={"schedulingGates": [{"name": QUEUE_ALLOCATION_GATE}]})
+    removals = GateRemovals(world.rig.client, world.writes, world.clock)
+
+    async def remove() -> None:
+        for _ in range(2):  # two sessions
+            removals.start(pod)
+            await world.writes.drain()
+            world.clock.advance(FIRST_PAUSE_S)
+
+    async def is_removed() -> bool:
+        return not (await world.read(Pod, "web")).spec.scheduling_gates
+
+    return remove, is_removed
+
+
+@row("condition of a pod by the binder", r"PATCH .*/pods/web/status")
+async def _(world: World) -> Prepared:
+    pod, reports = await world.pod(), world.rig.reconciler._reports
+
+    async def write() -> None:
+        await reports._write_condition(pod, "False", "BindingError", "no")
+        await world.writes.perform(BindPod(pod, "n1"))  # the next attempt
+        await reports._write_condition(await world.read(Pod, "web"), "True", "Bound", "bound to node n1")
+
+    async def is_bound() -> bool:
+        conditions = (await world.read(Pod, "web")).status.conditions
+        return [each.status for each in conditions if each.type == "PodBound"] == ["True"]
+
+    return write, is_bound
+
+
+@row("deletion of a GPU reservation", rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*")
+async def _(world: World) -> Prepared:
+    pod, reservations = await world.pod(), world.rig.reservations
+    node = await world.read(Node, "n1", "")
+    made = await reservations._made(pod, node, "g")
+    await world.rig.patch(PODS, made.name, {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}, namespace=RESERVATIONS)
+
+    async def delete() -> None:
+        await reservations.sync_group("g")  # it has no users
+        with pytest.raises(NoDevice, match="still going"):
+            await reservations.reserve(pod, node, "g", several=False)  # the next attempt
+
+    async def is_going() -> bool:
+        return bool((await world.read(Pod, made.name, RESERVATIONS)).terminating)
+
+    return delete, is_going
+
+
+@row("deletion of a user of a GPU that is not reserved", r"DELETE .*/pods/web")
+async def _(world: World) -> Prepared:
+    await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS}, spec={"nodeName": "n1"})
+    await world.rig.patch(PODS, "web", {"status": {"phase": "Running"}}, sub="status")
+
+    async def is_gone() -> bool:
+        return await world.rig.find(PODS, "web") is None
+
+    return lambda: world.rig.reservations.sync_group("g"), is_gone
+
+
+@row("deletion of the ConfigMap of a shared GPU", r"DELETE .*/configmaps/m")
+async def _(world: World) -> Prepared:
+    pod = await world.pod()
+    ctx = BinderHandle(world.rig.client, world.writes, world.clock, Cache())
+    await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})
+
+    async def write() -> None:
+        with contextlib.suppress(ServerError, Unreachable):
+            await gpu_sharing.delete(ctx, pod, ["m"])  # the attempt is taken back
+        await gpu_sharing.upsert(ctx, pod, "m", {"device": "0"})  # the next attempt, with the same device
+
+    async def is_there() -> bool:
+        return bool((await world.rig.get(CONFIG_MAPS, "m"))["data"] == {"device": "0"})
+
+    return write, is_there
+
+
 @row("Lease", r"PUT .*/leases/kube-scheduler")
 async def _(world: World) -> Prepared:
     election = Election(world.rig.client, identity="me", namespace="default")
@@ -477,6 +660,43 @@ def _resource(struct: type[KubeObject]) -> Any:
     from bayplan.objects.kinds import kind_of
 
     return resource_of(kind_of(struct))
+
+
+def _volcano_tree(kind: str, name: str, **spec: Any) -> Tree:
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+async def _define_volcano(world: World) -> None:
+    for each in volcano_definitions():
+        if each["spec"]["names"]["kind"] in ("PodGroup", "Queue", "NodeShard"):
+            await world.rig.make(DEFINITIONS, each)
+
+
+async def _telling(world: World) -> Telling:
+    await _define_volcano(world)
+    client, statuses = (
+        world.rig.client,
+        PodStatuses(world.rig.client, world.writes, {}, clock=world.clock, chance=world.rig.client.chance),
+    )
+    engine = build_batch_engine(load(GANGS), Cache(), clock=world.clock, chance=client.chance)
+    groups, queues = _resource(volcano.PodGroup), _resource(volcano.Queue)
+    return Telling(followed(engine, BatchOptions()), client, world.writes, statuses, Heard(), groups, queues)
+
+
+async def _first_queues(world: World) -> Prepared:
+    await _define_volcano(world)
+    queues = _resource(volcano.Queue)
+
+    async def make() -> None:
+        await make_queues(world.rig.client, queues, world.clock, known=lambda _: True)
+        # An administrator closes it: the first patch must not open it again.
+        await world.rig.patch(queues, "root", {"status": {"state": "Closed"}}, sub="status")
+
+    async def is_closed() -> bool:
+        states = [(await world.rig.get(queues, name))["status"]["state"] for name in ("root", "default")]
+        return states == ["Closed", "Open"]
+
+    return make, is_closed
 
 
 async def _volume_claim(world: World) -> PersistentVolumeClaim:
@@ -535,6 +755,55 @@ def test_a_reservation_that_has_ended_is_not_deleted_while_a_create_of_it_may_la
             with pytest.raises(NoDevice, match="it is made anew when it is gone"):
                 await rig.reservations._made(pod, node, "g")
             assert (await rig.reservations._made(pod, node, "g")).uid != made.uid
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_silent_reservation_that_is_deleted_late_gives_no_device_to_the_next_attempt(
+    tmp_path: Path, kind: str
+) -> None:
+    """It says its device after the patience has ended, and its DELETE has not reached the API server."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = rig.reservations._confirmed.clock = SkippingClock()
+        pod = await World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock).pod()
+        node = await rig.client.get(Node, "", "n1")
+        async with Faults(rig, kind, rf"DELETE /api/v1/namespaces/{RESERVATIONS}/pods/.*") as faults:
+            with pytest.raises(NoDevice, match="has not said"):
+                await rig.reservations.reserve(pod, node, "g", several=False)
+            assert faults.hit == 1
+            (made,) = [each for each in (await rig.client.list(PODS)).items if each.namespace == RESERVATIONS]
+            said = {"metadata": {"annotations": {DEVICE_ID: "GPU-0"}}}
+            await rig.patch(PODS, made.name, said, namespace=RESERVATIONS)
+            with pytest.raises(NoDevice, match="still going"):
+                await rig.reservations.reserve(pod, node, "g", several=False)
+            await faults.deliver()
+
+    on_rig(tmp_path, test, patience_s=0.0)
+
+
+def test_a_label_that_is_there_is_not_removed_by_an_earlier_attempt(tmp_path: Path) -> None:
+    """The next attempt writes the same label, which does not change the version that the removal names."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = rig.reservations._confirmed.clock = SkippingClock()
+        world = World(rig, ApiWrites(rig.client, RecordedEvents(), clock=clock), clock)
+        pod = await world.pod(labels={GROUP_LABEL: "g", TAKEN_BY: OURS})
+        async with Faults(rig, "write lands later", r"PATCH .*/pods/web") as faults:
+            get, failures = rig.client.get, [Unreachable("the server is away")]
+
+            async def failing(*args: Any, **how: Any) -> Any:
+                if faults.hit and failures:
+                    raise failures.pop()
+                return await get(*args, **how)
+
+            rig.client.get = failing  # type: ignore[method-assign]
+            with contextlib.suppress(Unreachable):
+                await rig.reservations._unlabel(pod, ["g"])
+            await rig.reservations._label(await world.read(Pod, "web"), "g", several=False)
+            await faults.deliver()
+        assert (await world.read(Pod, "web")).labels.get(GROUP_LABEL) == "g"
 
     on_rig(tmp_path, test)
 
@@ -745,7 +1014,102 @@ def test_the_outcome_is_known_when_the_write_returns(tmp_path: Path, name: str, 
     on_rig(tmp_path, test)
 
 
-def test_the_documentation_lists_every_write() -> None:
+SCANNED = (
+    "scheduler",
+    "batch",
+    "binder",
+    "plugins",
+    "volumes",
+    "devices",
+    "framework",
+    "cache",
+    "queueing",
+    "client/lease.py",
+)
+"""What the engines and the binder write with. Events, which `client/event_sink.py` sends, have no row."""
+
+ROWS_OF_INTENTS: dict[type, tuple[str, ...]] = {
+    BindPod: ("binding",),
+    DeletePod: ("eviction",),
+    AnnotatePod: ("annotation of a pod", "annotation of a pod by a plugin of the binder"),
+    CreateBindRequest: ("BindRequest",),
+    DeleteBindRequest: ("deletion of a BindRequest",),
+    PromiseVolume: ("PersistentVolume claimRef",),
+    SelectNode: ("PersistentVolumeClaim selected-node",),
+    AwaitVolumes: (),
+    devices.ReserveClaim: ("ResourceClaim finalizer", "ResourceClaim allocation and reservation"),
+    devices.CreateSpecialClaim: ("ResourceClaim for extended resources",),
+    devices.RecordSpecialClaim: ("claim for extended resources in the pod's status",),
+    devices.UnreserveClaim: ("removal of a reservation",),
+    devices.DeallocateClaim: ("deallocation of a claim",),
+    devices.DeleteClaim: ("deletion of a claim",),
+    devices.AwaitDevices: (),
+}
+
+GROUP_STATUS = "status of a PodGroup of scheduling.k8s.io"
+
+ROWS_OF_SITES: dict[str, tuple[str, ...]] = {
+    # These carry out intents.
+    "scheduler/claim_writing.py:_delete delete": ROWS_OF_INTENTS[devices.DeleteClaim],
+    "scheduler/claim_writing.py:create created": ROWS_OF_INTENTS[devices.CreateSpecialClaim],
+    "scheduler/guarded_patches.py:patch patched": (),
+    "scheduler/request_writing.py:_delete delete": ROWS_OF_INTENTS[DeleteBindRequest],
+    "scheduler/request_writing.py:_post created": ROWS_OF_INTENTS[CreateBindRequest],
+    "scheduler/writing.py:_bind bind": ROWS_OF_INTENTS[BindPod],
+    "scheduler/writing.py:_delete_pod delete": ROWS_OF_INTENTS[DeletePod],
+    # These send requests of their own.
+    "batch/live/admitting.py:_carry_out patch": ("removal of a scheduling gate",),
+    "batch/live/evicting.py:_tell patch": ("conditions of a victim",),
+    "batch/live/first_queues.py:_made create": ("creation of the queues root and default",),
+    "batch/live/first_queues.py:_made patch": ("state of the queues root and default",),
+    "batch/live/sharding.py:_tell patch": ("status of a NodeShard",),
+    "batch/live/telling.py:_write_latest patch": ("status of a PodGroup", "status of a Queue"),
+    "binder/gpu_reservations.py:_patch_labels patch": ("GPU group label", "removal of a GPU group label"),
+    "binder/gpu_reservations.py:_delete delete": (
+        "deletion of a GPU reservation",
+        "deletion of a user of a GPU that is not reserved",
+    ),
+    "binder/gpu_reservations.py:_made created": ("GPU reservation pod",),
+    "binder/plugins/gpu_sharing.py:_replace patch": ("ConfigMap of a shared GPU",),
+    "binder/plugins/gpu_sharing.py:delete delete": ("deletion of the ConfigMap of a shared GPU",),
+    "binder/plugins/gpu_sharing.py:upsert create": ("creation of the ConfigMap of a shared GPU",),
+    "binder/reporting.py:_patch_status patched": ("status of a BindRequest",),
+    "binder/reporting.py:_write_condition patch": ("condition of a pod by the binder",),
+    "client/lease.py:create create": ("Lease",),
+    "client/lease.py:update update": ("Lease",),
+    "scheduler/evicting.py:_delete patch": ("conditions of a victim",),
+    "scheduler/group_cycle.py:_patch patch": (GROUP_STATUS,),
+    "scheduler/statuses.py:_patch_waiting patch": ("status of a pod",),
+    "scheduler/statuses.py:patch patch": ("status of a pod",),
+}
+
+
+def documented_rows() -> set[str]:
+    """The first column of the table."""
     lines = DOCS.read_text(encoding="utf-8").splitlines()
-    listed = {line.split("|")[1].strip() for line in lines if line.startswith("| ") and " | " in line}
-    assert set(ROWS) <= listed
+    first, *rows = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
+    assert (first, rows[0]) == ("write", "---")
+    return set(rows[1:])
+
+
+def test_every_write_of_the_documentation_is_tested() -> None:
+    assert documented_rows() == set(ROWS)
+
+
+def test_every_place_that_writes_has_a_row() -> None:
+    """A new place, or a new intent, has to be entered with a row of the documentation and a test above."""
+    assert write_sites(*SCANNED) == set(ROWS_OF_SITES)
+    assert clients_of_other_names(*SCANNED) == set()
+
+
+def test_every_intent_has_a_row(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=rig.client.clock)
+        assert set(writes._performers) == set(ROWS_OF_INTENTS)
+
+    on_rig(tmp_path, test)
+
+
+def test_every_row_is_of_a_write_that_is_sent() -> None:
+    sent = {row for rows in (*ROWS_OF_INTENTS.values(), *ROWS_OF_SITES.values()) for row in rows}
+    assert sent == set(ROWS) | {GROUP_STATUS}

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from bayplan.client import MERGE_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.errors import AlreadyExists, ApiError
@@ -56,12 +58,13 @@ async def _made(client: Client, queues: Resource, name: str, *, reclaimable: boo
         "spec": {"weight": 1, "reclaimable": reclaimable},
     }
     try:
-        await client.create(queues, tree)
+        found = msgspec.json.decode(await client.create(queues, tree))
     except AlreadyExists:
         found = await client.get_raw(queues, "", name)
         if found.get("status", {}).get("state"):
             return
     # The queue controller says whether a queue is open. Where none runs these two would stay closed, and all with them.
-    opened = {"status": {"state": _OPEN}}
+    # With the version: a patch that is applied late must not open a queue that was closed meanwhile.
+    opened = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "status": {"state": _OPEN}}
     await client.patch(queues, opened, name=name, subresource="status", kind=MERGE_PATCH)
     log.info('queue "%s" is open', name)

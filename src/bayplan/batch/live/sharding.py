@@ -34,6 +34,8 @@ class Sharding:
     is_hard: bool
     _is_missing: bool = False
     _writing: bool = False
+    _is_unsure: bool = False
+    """Whether a patch may still be applied. The next one is sent whatever the shard says, to change its version."""
     _told: tuple[str, ShardStatus] | None = field(default=None)  # version of the shard, and what we wrote of it
 
     def look(self) -> None:
@@ -43,7 +45,7 @@ class Sharding:
         self.engine.handle.shard = Shard(status.in_use, self.is_hard)
         mine = known.get(self.name)
         self._name_missing(is_missing=mine is None)
-        if mine is None or self._writing or status == ShardStatus.told_by(mine):
+        if mine is None or self._writing or (status == ShardStatus.told_by(mine) and not self._is_unsure):
             return
         saying = mine.metadata.resource_version, status
         if saying != self._told:
@@ -67,12 +69,14 @@ class Sharding:
         patch = {"metadata": meta, "status": said}
         try:
             await self.client.patch(self.shards, patch, name=self.name, subresource="status", kind=MERGE_PATCH)
+            self._is_unsure = False
         except NotFound:
             return
         except Conflict:
             self._told = None
-        except ApiError:
+        except ApiError as fault:
             self._told = None  # the next session tries again
+            self._is_unsure = self._is_unsure or fault.outcome_unknown
             raise
         finally:
             self._writing = False

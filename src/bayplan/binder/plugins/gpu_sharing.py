@@ -28,6 +28,8 @@ from bayplan.objects.gpu_sharing import (
 )
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")
+REPLACED_VERSION = "bayplan.dev/replaced-version"
+"""Annotation of a ConfigMap that was patched: the resourceVersion that the patch was made from."""
 _TRIES = 5
 _CDI_ENABLED = "cdiEnabled"
 _CDI = "k8s.device-plugin.nvidia.com/gpu={}"
@@ -134,18 +136,24 @@ async def _replace(ctx: BinderHandle, pod: Pod, found: Mapping[str, Any], data: 
             f"the ConfigMap {pod.namespace}/{name} is not the pod's own: it stays as it is, and the annotation "
             f"{CONFIG_MAP_NAME} has to say another name, or somebody to delete it"
         )
-    # With the version: a patch that is applied late must not name the device of an earlier attempt.
-    body = {"metadata": {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}, "data": data}
+    # With the version: a patch that is applied late must not name the device of an earlier attempt. The annotation
+    # changes the version also where the data is the same, so that a late DELETE of an earlier attempt is refused.
+    version = found["resourceVersion"]
+    meta = {"uid": found["uid"], "resourceVersion": version, "annotations": {REPLACED_VERSION: version}}
+    body = {"metadata": meta, "data": data}
     await ctx.client.patch(CONFIG_MAPS, body, name=name, namespace=pod.namespace, kind=MERGE_PATCH)
 
 
 async def delete(ctx: BinderHandle, pod: Pod, names: Iterable[str]) -> None:
-    """Those of them that are the pod's own."""
+    """Delete those that are the pod's own, and that no later attempt has written."""
     for name in names:
         with contextlib.suppress(NotFound, Conflict):  # gone, or another one by now
             found = (await ctx.client.get_raw(CONFIG_MAPS, pod.namespace, name))["metadata"]
             if _is_owned(found, pod):
-                await ctx.client.delete(CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"])
+                version = found["resourceVersion"]
+                await ctx.client.delete(
+                    CONFIG_MAPS, name=name, namespace=pod.namespace, uid=found["uid"], resource_version=version
+                )
 
 
 def _is_owned(meta: Mapping[str, Any], pod: Pod) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from batch_builders import make_group, make_member, make_queue
 from batch_world import GANGS
+from bayplan.batch.live.admitting import LAST_PAUSE_S
 from bayplan.batch.live.options import BatchOptions
 from bayplan.batch.tasks import QUEUE_ALLOCATION_GATE
 from bayplan.objects.core import Pod
@@ -103,3 +104,27 @@ async def test_a_gate_whose_removal_is_refused_is_tried_less_and_less_often() ->
                 rig.clock.advance(1)
             counts.append(len(rig.sent("PATCH", "/pods/a")))
         assert counts == [3, 4, 5]
+
+
+@on_loop
+async def test_the_pause_of_one_pod_goes_on_when_the_removal_of_another_is_refused() -> None:
+    async with batch_running(*WORLD, held("a"), held("b"), conf=CAPACITY, options=ADMITS) as rig:
+        for name in "ab":
+            rig.refuse("PATCH", f"/pods/{name}", status(403, "Forbidden"))
+        for _ in range(3):
+            await rig.session()
+        assert [len(rig.sent("PATCH", f"/pods/{name}")) for name in "ab"] == [1, 1]
+
+
+@on_loop
+async def test_refusals_are_forgotten_some_time_after_the_last_one() -> None:
+    pods = held("a"), held("b")
+    async with batch_running(*WORLD, *pods, conf=CAPACITY, options=ADMITS) as rig:
+        removals = rig.live.admissions
+        for pod in pods:
+            rig.refuse("PATCH", f"/pods/{pod.name}", *[status(403, "Forbidden")] * 9)
+        for pod, pause_s in ((pods[0], 10.0), (pods[0], 20.0 + 2 * LAST_PAUSE_S), (pods[1], 0.0)):
+            removals.start(pod)
+            await rig.live.writes.drain()
+            rig.clock.advance(pause_s)
+        assert set(removals._refused) == {pods[1].uid}

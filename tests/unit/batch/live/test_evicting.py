@@ -134,6 +134,26 @@ async def test_a_victim_that_cannot_be_deleted_is_told_once_and_tried_less_and_l
 
 
 @on_loop
+async def test_each_of_two_victims_that_cannot_be_deleted_is_told_once() -> None:
+    other = changed(
+        make_member("weak-w-1", "weak", node="n", requests={"cpu": "1"}), spec={"scheduler_name": "volcano"}
+    )
+    async with batch_running(*WORLD, other) as rig:
+        for pod in (VICTIM, other):
+            rig.refuse("DELETE", f"/{pod.name}", *[status(403, "Forbidden")] * 2)
+            rig.refuse("GET", f"/{pod.name}", *[Reply(200, msgspec.json.encode(pod))] * 2)
+        await rig.session()
+        for _ in range(2):
+            for pod in (VICTIM, other):
+                rig.live.evictions.start(pod, "preempt")
+                await rig.session()
+            rig.clock.advance(10)
+        for pod in (VICTIM, other):
+            assert len(rig.sent("DELETE", f"/{pod.name}")) == 2
+            assert len(rig.sent("PATCH", f"/{pod.name}/status")) == 1
+
+
+@on_loop
 async def test_another_victim_goes_where_the_first_cannot_be_deleted() -> None:
     other = changed(
         make_member("weak-w-1", "weak", node="n1", requests={"cpu": "1"}),

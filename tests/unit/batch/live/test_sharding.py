@@ -62,6 +62,19 @@ async def test_what_could_not_be_written_is_written_again() -> None:
 
 
 @on_loop
+async def test_a_node_that_is_used_again_is_said_to_be_in_use_again_if_an_earlier_patch_may_still_be_applied() -> None:
+    """The shard says so already. Its version has to change, or the earlier patch would say that the node is free."""
+    async with batch_running(*WORLD, shard("mine", "", "a")) as rig:
+        sharding(rig)
+        rig.refuse("PATCH", PATH, status(500, "InternalError"))
+        await rig.session()
+        rig.hear(shard("mine", "a", "a"))
+        for _ in range(2):
+            await rig.session()
+        assert [each["status"]["nodesInUse"] for each in rig.sent("PATCH", PATH)] == [[], ["a"]]
+
+
+@on_loop
 async def test_a_shard_that_is_missing_is_named_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     async with batch_running(*WORLD) as rig:
         made = sharding(rig)
