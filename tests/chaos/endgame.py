@@ -24,7 +24,8 @@ _LOOK_S = 1.0
 _STUCK_S = 6.0
 _EMPTY_S = 180.0
 _PROBE_S = 150.0
-_SETTLE_S, _QUIET_S, _QUIET_WRITES = 20.0, 20.0, 2
+_SETTLE_S, _QUIET_S, _QUIET_WRITES = 45.0, 20.0, 2
+"""A watch may be silent for 30 s before it is noticed, and what it then delivers is written."""
 
 
 class Endgame:
