@@ -1,7 +1,7 @@
 """Every write of the engines and the binder, with an answer that does not say whether it took effect.
 
-The API server is the embedded one. Three kinds of answers: a 5xx after the write, a connection that is cut after the
-write, and a connection that is cut before the write, which the server gets later. The table is that of
+The API server is the embedded one. Four kinds of answers: a 5xx after the write, a connection that is cut after the
+write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The table is that of
 `docs/unknown-outcomes.md`; a test compares the two.
 """
 
@@ -25,6 +25,8 @@ from bayplan.binder.plugins import gpu_sharing
 from bayplan.binder.reporting import NotBound
 from bayplan.cache import Cache
 from bayplan.client import LEASES, REQUEST_TIMEOUT_S, Election
+from bayplan.client.answers import Head
+from bayplan.client.connection import Answer
 from bayplan.clock import ManualClock
 from bayplan.devices import intents as devices
 from bayplan.devices.claims import FINALIZER
@@ -46,7 +48,7 @@ from binder_rig import CLAIMS, CONFIG_MAPS, PODS, REQUESTS, RESERVATIONS, Binder
 from live_rig import RecordedEvents
 
 DOCS = Path(__file__).parents[3] / "docs" / "unknown-outcomes.md"
-KINDS = ("5xx after the write", "answer lost", "write lands later")
+KINDS = ("5xx after the write", "answer lost", "write lands later", "5xx with Retry-After")
 Work = Callable[[], Awaitable[Any]]
 
 
@@ -70,27 +72,28 @@ class Faults:
     sends: int = 0
 
     async def __aenter__(self) -> Faults:
-        self._request = self.rig.client.transport.request
-        self.rig.client.transport.request = self._spoiled  # type: ignore[method-assign]
+        self._once = self.rig.client.transport._once
+        self.rig.client.transport._once = self._spoiled  # type: ignore[method-assign]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.rig.client.transport.request = self._request  # type: ignore[method-assign]
+        self.rig.client.transport._once = self._once  # type: ignore[method-assign]
 
-    async def _spoiled(self, method: str, path: str, *args: Any, **more: Any) -> Any:
-        if not re.fullmatch(self.hits, f"{method} {path.partition('?')[0]}"):
-            return await self._request(method, path, *args, **more)
+    async def _spoiled(self, asked: Any, timeout_s: float) -> Answer:
+        if not re.fullmatch(self.hits, f"{asked.method} {asked.path.partition('?')[0]}"):
+            return await self._once(asked, timeout_s)
         self.sends += 1
         if self.hit:
-            return await self._request(method, path, *args, **more)
+            return await self._once(asked, timeout_s)
         self.hit += 1
-        if self.kind == "write lands later":
-            self.late.append(lambda: self._request(method, path, *args, **more))
+        if self.kind in ("write lands later", "5xx with Retry-After"):
+            self.late.append(lambda: self._once(asked, timeout_s))
+        else:
+            assert (await self._once(asked, timeout_s)).status < 400
+        if self.kind in ("write lands later", "answer lost"):
             raise Unreachable("the connection was cut", sent=True)
-        await self._request(method, path, *args, **more)
-        if self.kind == "answer lost":
-            raise Unreachable("the connection was cut", sent=True)
-        raise ServerError("internal error", code=500)
+        retry_after = b"Retry-After: 1\r\n" if self.kind == "5xx with Retry-After" else b""
+        return Answer(Head(503, b"HTTP/1.1 503 Unavailable\r\n" + retry_after + b"\r\n"), b"")
 
     async def deliver(self) -> None:
         """The server gets the request now; a refusal of it reaches no client."""
