@@ -1,8 +1,8 @@
 """Every write of the engines and the binder, with an answer that does not say whether it took effect.
 
 The API server is the embedded one. Four kinds of answers: a 5xx after the write, a connection that is cut after the
-write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The table is that of
-`docs/unknown-outcomes.md`; a test compares the two.
+write, and a connection that is cut, or a 5xx with Retry-After, before a write that the server gets later. The table is
+that of `docs/unknown-outcomes.md`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from bayplan.devices.extended import find_special_claim, new_special_claim
 from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.bind_requests import BindRequestDesk
 from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest, DeleteBindRequest, DeletePod
+from bayplan.framework.status import SUCCESS, unschedulable
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest, BindRequestStatus
 from bayplan.objects.core import ContainerExtendedResourceRequest, Node, Pod
 from bayplan.objects.gpu_sharing import GROUP_LABEL
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import AllocationResult, ResourceClaim
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
+from bayplan.objects.workloads import PodGroup
+from bayplan.scheduler.group_statuses import GroupStatuses
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.writing import ApiWrites
 from bayplan.volumes.claims import SELECTED_NODE
@@ -130,6 +133,7 @@ class World:
 
 DEVICE = {"request": "one", "driver": "d", "pool": "p", "device": "gpu-0"}
 ALLOCATION = {"devices": {"results": [DEVICE]}}
+OTHER_CONDITION = {"type": "Other", "status": "True", "reason": "Yes", "message": ""}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -347,6 +351,27 @@ async def _(world: World) -> Prepared:
         return found.status.nominated_node_name == "n1" and ("PodScheduled", "no node fits") in conditions
 
     return say, is_said
+
+
+@row("status of a PodGroup of scheduling.k8s.io", r"PATCH .*/podgroups/g/status")
+async def _(world: World) -> Prepared:
+    groups = _resource(PodGroup)
+    tree: Tree = {"apiVersion": groups.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}
+    await world.rig.make(groups, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+    statuses, known = GroupStatuses(world.writes, groups, world.clock), await world.read(PodGroup, "g")
+    others = {"conditions": [{**OTHER_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
+    await world.rig.patch(groups, "g", {"status": others}, sub="status")
+
+    async def write() -> None:
+        statuses.write(known, unschedulable("no node fits"))
+        await world.writes.drain()
+        statuses.write(known, SUCCESS)  # the next attempt, before the watch shows the status
+
+    async def is_latest() -> bool:
+        found = (await world.rig.get(groups, "g"))["status"]["conditions"]
+        return [(each["type"], each["status"]) for each in found] == [("Other", "True"), ("PodGroupScheduled", "True")]
+
+    return write, is_latest
 
 
 @row("status of a BindRequest", r"PATCH .*/bindrequests/web/status")
@@ -644,6 +669,50 @@ def test_a_status_is_written_to_the_version_that_is_there(tmp_path: Path, is_giv
             await rig.patch(REQUESTS, "web", {"status": status}, sub="status")
         await rig.reconciler._reports.tell(known, NotBound("first"), 0.1)
         assert (await rig.status())["reason"] == ("by the next leader" if is_given_up else "first")
+
+    on_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reservation_waits_for_each_removal_of_its_claim(tmp_path: Path, kind: str) -> None:
+    """The removal for another pod starts later and ends first."""
+
+    async def test(rig: BinderRig) -> None:
+        clock = SkippingClock()
+        writes = ApiWrites(rig.client, RecordedEvents(), clock=clock, claims=CLAIMS)
+        world = World(rig, writes, clock)
+        pod, other = await world.pod("a"), await world.pod("b")
+        users = [{"resource": "pods", "name": each.name, "uid": each.uid} for each in (pod, other)]
+        claim = await world.claim(allocation=ALLOCATION, reservedFor=users)
+        may_go_on, perform = asyncio.Event(), writes._claim_writes._patch
+
+        def slow(found: ResourceClaim, patch: Tree, **how: Any) -> Any:
+            async def wait() -> ResourceClaim:
+                if pod.uid in str(patch) and "$patch" in str(patch):
+                    await may_go_on.wait()
+                return await perform(found, patch, **how)
+
+            return wait()
+
+        writes._claim_writes._patch = slow  # type: ignore[method-assign]
+        async with Faults(rig, kind, r"PATCH .*/resourceclaims/gpu/status") as faults:
+            faults.hit = 1  # for the removal of the other pod, which is answered
+            writes.submit(devices.UnreserveClaim(claim, pod))
+            await asyncio.sleep(0)
+            writes.submit(devices.UnreserveClaim(claim, other))
+            while len(writes._tasks) > 1:
+                await asyncio.sleep(0)
+            faults.hit = 0
+            fresh = await world.read(ResourceClaim, "gpu", resource=CLAIMS)
+            reserved = asyncio.ensure_future(writes.perform(devices.ReserveClaim(fresh, pod, NOW)))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            may_go_on.set()
+            await reserved
+            await writes.drain()
+            await faults.deliver()
+        found = await world.read(ResourceClaim, "gpu", resource=CLAIMS)
+        assert [user.uid for user in found.status.reserved_for] == [pod.uid]
 
     on_rig(tmp_path, test)
 
