@@ -55,13 +55,12 @@ class GroupCycle:
         self.telling.clear()
         room = await self._room(members, outcome)
         for each in outcome.tried:
-            self._carry_out(each, outcome)
+            self._carry_out(each, outcome, room)
         for queued in outcome.untried:
-            self._fail(queued, outcome.status, None if outcome.status.rejected else "")
+            self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=room)
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
         self.observer.group_attempt(_result(outcome), profile, took_s)
-        if (group := self._group(members[0])) is not None:
-            self.statuses.write(group, outcome.status)
+        self._report(members[0], outcome.status, room)
         if room is not None:
             self.evictions.start(room, *self.telling)
 
@@ -80,19 +79,19 @@ class GroupCycle:
             return None
         return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
 
-    def _carry_out(self, tried: Tried, outcome: Outcome) -> None:
+    def _carry_out(self, tried: Tried, outcome: Outcome, room: Room | None) -> None:
         queued, group = tried.queued, outcome.status
         if group.code is Code.ERROR:
-            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group)
+            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=room)
         elif tried.status.ok and group.ok:
             self._place(tried)
         elif tried.status.ok and outcome.waits_for_room:
-            self._fail(queued, group, tried.node_name)
+            self._fail(queued, group, tried.node_name, of_group=room)
         elif tried.status.ok or (tried.preempts and not outcome.waits_for_room):
             told = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
-            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried)
+            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried, room)
         else:
-            self._fail(queued, tried.status, tried.decision.nominate, tried)
+            self._fail(queued, tried.status, tried.decision.nominate, tried, room)
 
     def _place(self, tried: Tried) -> None:
         """Again, and in earnest."""
@@ -103,19 +102,35 @@ class GroupCycle:
         else:
             self.start(tried.queued, placed)
 
-    def _fail(self, queued: QueuedPod, status: Status, nominate: str | None = "", tried: Tried | None = None) -> None:
+    def _fail(
+        self,
+        queued: QueuedPod,
+        status: Status,
+        nominate: str | None = "",
+        tried: Tried | None = None,
+        of_group: Room | None = None,
+    ) -> None:
         rejectors = _NOBODY if tried is None or status is not tried.status else tried.decision.rejectors
         result = UNSCHEDULABLE if status.rejected else ERROR
         self.observer.attempt(result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.tried_s)
         writes = tried.decision.writes if tried is not None else ()
         room = self.evictions.prepare(queued.pod, writes) if writes else None
-        told = self.failures.handle(queued, status, nominate, *rejectors)
+        told = self.failures.handle(queued, status, nominate, *rejectors, room=room or of_group)
         if told is not None:
             self.telling.append(told)
         if room is not None:
             self.evictions.start(room, told)
 
     # the group itself -------------------------------------------------------------------------------------------
+
+    def _report(self, member: QueuedPod, status: Status, room: Room | None) -> None:
+        group = self._group(member)
+        if group is None:
+            return
+        if room is not None and room.reports_late:
+            room.reports.append(lambda: self.statuses.write(group, status))
+        else:
+            self.statuses.write(group, status)
 
     def _group(self, member: QueuedPod) -> PodGroup | None:
         pod = member.pod
