@@ -1,8 +1,8 @@
 """Finds the places in the package that send writes to the API server, by a scan of its source.
 
-A place is a use of one of the client's writing methods, of its transport, or of `PodStatuses.patch`. The scan goes by
-names: those of clients end in `client` (`clients_of_other_names` finds the others), those of `PodStatuses` end in
-`statuses`.
+A place is a use of one of the client's writing methods, of its transport, of `PodStatuses.patch` or of
+`GuardedPatches.patch`. The scan goes by names: those of clients end in `client` (`clients_of_other_names` finds the
+others), those of `PodStatuses` and `GuardedPatches` end in `statuses` and `patches`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import bayplan
 PACKAGE = Path(bayplan.__file__).parent
 _WRITING = {"POST", "PUT", "PATCH", "DELETE"}
 _TRANSPORT = "transport"
-_SENDERS = ("client", "statuses")
+_SENDERS = ("client", "patches", "statuses")
 
 T = TypeVar("T", bound=ast.AST)
 

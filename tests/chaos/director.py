@@ -125,7 +125,8 @@ class Director:
         if way is Way.REFUSED and target in NOT_REFUSED:
             way = Way.THROTTLED
         code = self.chance.choice(_CODES.get(way, _SERVER_ERRORS))
-        delay_s = self.chance.uniform(*_LATE_S) if way in (Way.LATE_WRITE, Way.DELAYED) else 0.0
+        is_late = way in (Way.LATE_WRITE, Way.DELAYED) or (way is Way.RETRY_AFTER and self.chance.random() < 0.5)
+        delay_s = self.chance.uniform(*_LATE_S) if is_late else 0.0
         times = self.chance.choice((1, 1, 2, 3, 5)) if target not in ("lease",) else self.chance.choice((1, 2))
         self._arm(way, target, code, delay_s, times)
         if target == "bindrequest-create" and way in LEAVES_UNKNOWN and self.chance.random() < 0.5:
@@ -139,7 +140,7 @@ class Director:
     def _on_effect(self, fault: RequestFault, request: ApiRequest, detail: str) -> None:
         kind = f"{fault.way.name.lower()}:{fault.target}"
         self._effect(fault.number, kind, request=f"{request.slot} {request.method} {request.path}"[:300], detail=detail)
-        self.recovery.fault(kind, self.now() - (fault.delay_s if fault.way is Way.LATE_WRITE else 0.0), request.name)
+        self.recovery.fault(kind, self.now() - (0.0 if fault.way is Way.DELAYED else fault.delay_s), request.name)
         if request.target in ("watch", "list", "get"):
             self._news_late()
 

@@ -195,6 +195,8 @@ class BindRequests:
         """The API server has this pod under the name of a pod of `lost`. Its node is free unless it is there.
 
         If it is on a node, or gone, the watch is about to tell so and takes care of its room."""
+        if self.others is not None:
+            self.others.read_pod(uid, found)
         lost = self._lost.get(uid)
         if lost is None or found is None or found.uid != uid or found.spec.node_name:
             return
@@ -235,7 +237,7 @@ class BindRequests:
 
     def lost(self) -> list[tuple[str, BindRequest]]:
         """Pods, by uid, whose requests were deleted while they were live. They have to be read now: see `read_pod`."""
-        return self._lost.due()
+        return self._lost.due() + (self.others.lost.due() if self.others is not None else [])
 
     def request_of(self, pod: Pod) -> BindRequest | None:
         """The request that is to bring the pod to a node, or that may have done so before it was deleted."""

@@ -1,8 +1,8 @@
 """Pods whose BindRequest was deleted while it was live. They keep their nodes until their bindings cannot land.
 
 The binder may have sent the binding of such a pod just before, and the API server may apply it until its request
-timeout has passed. Used by `BindRequests`, which frees the node when a GET made after that time shows the pod without a
-node. Cost: one entry a deleted request; nothing on the way of a pod that is bound.
+timeout has passed. Used by `BindRequests` and `RequestsOfOthers`, which free the node when a GET made after that time
+shows the pod without a node. Cost: one entry a deleted request; nothing on the way of a pod that is bound.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan.clock import Clock
-from bayplan.framework.status import Status
+from bayplan.framework.status import SUCCESS, Status
 from bayplan.objects.bind_requests import BindRequest
 
 REQUEST_TIMEOUT_S = 60.0
@@ -34,7 +34,7 @@ class LostRequests:
         self.request_timeout_s = request_timeout_s
         self._lost: dict[str, LostRequest] = {}
 
-    def add(self, uid: str, request: BindRequest, why: Status) -> None:
+    def add(self, uid: str, request: BindRequest, why: Status = SUCCESS) -> None:
         self._lost[uid] = LostRequest(request, why, self._clock.monotonic_s() + self.request_timeout_s)
 
     def __contains__(self, uid: str) -> bool:

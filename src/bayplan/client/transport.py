@@ -155,27 +155,25 @@ class Transport:
         timeout_s: float = 0.0,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> Answer:
-        """The answer to one request, if it is below 400; else the refusal as an exception. `headers`: besides ours."""
+        """The answer to one request, if it is below 400; else the refusal as an exception. `headers`: besides ours.
+
+        The request is sent again as Retry-After asks. A write is not sent again after a 5xx answer, because the server
+        may have applied it, or may apply it later: the caller gets the unknown outcome.
+        """
         lines = self._header_lines(accept, content_type if body else "")
         if headers:
             lines += "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
         asked = _Request(method, self._base + path, lines, body)
         tries = 0
-        outcome_unknown = False
         while True:
             await self._limiter.take()
-            try:
-                answer = await self._once(asked, timeout_s or self.timeout_s)
-            except Unreachable as lost:
-                if outcome_unknown:
-                    lost.sent = lost.outcome_unknown = True
-                raise
+            answer = await self._once(asked, timeout_s or self.timeout_s)
             if answer.status < 400:
                 return answer
+            if method != "GET" and answer.status >= 500:
+                raise refusal(f"{method} {path}", answer)
             tries += 1
-            # An earlier try may have taken effect although a later one is refused, for example with 409.
-            outcome_unknown = outcome_unknown or answer.status >= 500
-            await self._wait_as_asked(f"{method} {path}", answer, tries, outcome_unknown=outcome_unknown)
+            await self._wait_as_asked(f"{method} {path}", answer, tries)
 
     async def _once(self, asked: _Request, timeout_s: float) -> Answer:
         """One try; another at once when a kept connection turns out dead under a read, or credentials out of date."""
@@ -272,13 +270,11 @@ class Transport:
             tries += 1
             await self._wait_as_asked(f"GET {path}", answer, tries)
 
-    async def _wait_as_asked(self, asked: str, answer: Answer, tries: int, *, outcome_unknown: bool = False) -> None:
+    async def _wait_as_asked(self, asked: str, answer: Answer, tries: int) -> None:
         """Before a request that was refused is made again, where the server wants that; else the refusal is raised."""
         wait_s = retry_after(answer) if answer.status == 429 or answer.status >= 500 else 0.0
         if not wait_s or tries > RETRIES:
-            fault = refusal(asked, answer)
-            fault.outcome_unknown = outcome_unknown
-            raise fault
+            raise refusal(asked, answer)
         await self._clock.sleep(wait_s)
 
     def _may(self, method: str) -> None:

@@ -23,6 +23,7 @@ from bayplan.scheduler.evicting import Evictions
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.group_cycle import GroupCycle
 from bayplan.scheduler.group_preemption import GroupPreemption
+from bayplan.scheduler.group_statuses import GroupStatuses
 from bayplan.scheduler.groups import Groups
 from bayplan.scheduler.handles import Post
 from bayplan.scheduler.intake import queue_for
@@ -114,7 +115,7 @@ def live_scheduler(
         slice_s=settings.slice_milliseconds / 1e3,
     )
     if features.enabled(GROUPS):
-        live.groups = _group_cycle(live, _groups(live, chance, ask, options), client, pod_groups, observer, features)
+        live.groups = _group_cycle(live, _groups(live, chance, ask, options), pod_groups, observer, features)
     _listen(cache, live, observer)
     return live
 
@@ -151,7 +152,6 @@ def _groups(live: LiveScheduler, chance: random.Random, ask: Ask | None, options
 def _group_cycle(
     live: LiveScheduler,
     groups: Groups,
-    client: Client,
     pod_groups: Resource | None,
     observer: Observer,
     features: Features,
@@ -161,9 +161,7 @@ def _group_cycle(
         live.engine,
         live.failures,
         live.evictions,
-        live.writes,
-        client,
-        pod_groups,
+        GroupStatuses(live.writes, pod_groups, live.clock),
         live.clock,
         observer,
         start=live.start_binding,

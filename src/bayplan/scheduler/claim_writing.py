@@ -61,22 +61,24 @@ class ClaimWrites:
         self._clock = clock
         self._claims = claims
         self._observer = observer
-        self._withdrawals: dict[str, asyncio.Task[Any]] = {}  # by claim key: the latest that is under way
+        self._withdrawals: dict[str, set[asyncio.Task[Any]]] = {}  # by claim key: all that are under way
 
     def withdrawal_started(self, intent: Withdrawal, task: asyncio.Task[Any]) -> None:
         """A write that takes something back is under way: later reservations of the claim wait for it."""
         key = intent.claim.key
-        self._withdrawals[key] = task
+        self._withdrawals.setdefault(key, set()).add(task)
         task.add_done_callback(lambda done: self._withdrawal_ended(key, done))
 
     def _withdrawal_ended(self, key: str, task: asyncio.Task[Any]) -> None:
-        if self._withdrawals.get(key) is task:
+        tasks = self._withdrawals[key]
+        tasks.remove(task)
+        if not tasks:
             del self._withdrawals[key]
 
     async def reserve(self, intent: intents.ReserveClaim) -> ResourceClaim:
         claim = intent.claim
-        if (withdrawal := self._withdrawals.get(claim.key)) is not None:
-            await asyncio.wait([withdrawal])
+        if withdrawals := self._withdrawals.get(claim.key):
+            await asyncio.wait(set(withdrawals))
             claim = await self._client.get(ResourceClaim, claim.namespace, claim.name, resource=self._resource())
 
         async def attempt(claim: ResourceClaim) -> ResourceClaim:

@@ -4,6 +4,9 @@ Started after an attempt that found victims, and done meanwhile. The preemptor i
 last were told to go, and the last is known to go: its own going is the event that wakes the preemptor. If a write
 fails, victims whose deletion was accepted go on leaving, the others stay, and the preemptor is tried again after its
 backoff. A victim whose deletion was refused is no victim during a pause that grows.
+
+After a refusal the preemptor's condition, event and nomination are reported only when a later eviction was accepted.
+Else each try of an eviction that is refused again would change them.
 """
 
 from __future__ import annotations
@@ -56,6 +59,10 @@ class Room:
     waiting: Sequence[Pod]
     staying: list[EvictVictim] = field(default_factory=list)
     """Victims whose deletion was not sent so far, or was refused."""
+    reports_late: bool = False
+    """An eviction for this preemptor, or of these victims, was refused before."""
+    reports: list[Callable[[], object]] = field(default_factory=list)
+    """Called when the evictions were accepted."""
 
 
 @dataclass(slots=True)
@@ -105,7 +112,12 @@ class Evictions:
         plugin = self._plugin(one, victims[0].plugin)
         if plugin is not None:
             plugin.begins(whom)
-        return Room(whom, cleared, victims, plugin, waiting, list(victims))
+        return Room(whom, cleared, victims, plugin, waiting, list(victims), self._was_refused(waiting, victims))
+
+    def _was_refused(self, waiting: Sequence[Pod], victims: Sequence[EvictVictim]) -> bool:
+        if any(self._refused.times(each.victim.uid) for each in victims):
+            return True
+        return any(pod.uid in held_up for held_up in self._held_up.values() for pod in waiting)
 
     def start(self, room: Room, *told: asyncio.Task[None] | None) -> None:
         """Begin. `told`: what is being written into the status of those who wait, their nominations among it."""
@@ -143,6 +155,8 @@ class Evictions:
             for each in room.staying:
                 if not self._leaves(each.victim.uid):
                     self._spare(each)
+            for report in room.reports if done else ():
+                report()
             for pod in () if done else room.waiting:
                 (self.retry if failed else self.activate)(pod)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from bayplan.framework.status import Status
 from bayplan.objects.core import Pod
 from bayplan.queueing import QueuedPod, SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.evicting import Room
 from bayplan.scheduler.statuses import PodStatuses
 from bayplan.scheduler.telling import SCHEDULER_ERROR, UNSCHEDULABLE, Events, failed
 from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
@@ -39,10 +41,12 @@ class Failures:
         nominate: str | None,
         unschedulable: Iterable[str] = (),
         pending: Iterable[str] = (),
+        room: Room | None = None,
     ) -> asyncio.Task[None] | None:
         """Give a pod back to the queue and say why. `nominate`: None keeps the node that its status names, "" clears.
 
-        The plugins are those that rejected it; none where something went wrong. Returns what is being written.
+        The plugins are those that rejected it; none where something went wrong. `room`: what is evicted for the pod.
+        Returns what is being written.
         """
         if not status.rejected:
             outcomes.error(status.message, "Error scheduling pod; retrying", pod=Ref(queued.key))
@@ -57,6 +61,9 @@ class Failures:
         if not waits:
             failed(self.events, pod, status.message)
             return None  # it is gone, or has a node after all
+        if room is not None and room.reports_late:
+            room.reports.append(partial(self._report_if_waiting, pod.uid, status, nominate))
+            return None
         return self._report(pod, status, nominate)
 
     def not_let_in(self, queued: QueuedPod, status: Status) -> None:
@@ -64,6 +71,11 @@ class Failures:
         if not status.rejected:
             outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=Ref(queued.key))
         self._report(queued.pod, status, None)
+
+    def _report_if_waiting(self, uid: str, status: Status, nominate: str | None) -> None:
+        pod = self.engine.pending.get(uid)
+        if pod is not None:
+            self._report(pod, status, nominate)
 
     def _report(self, pod: Pod, status: Status, nominate: str | None) -> asyncio.Task[None] | None:
         """Record an event and patch the pod's status, unless its condition has this reason and message already."""

@@ -8,25 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
-
-from bayplan.client import MERGE_PATCH, Client, Resource
 from bayplan.clock import LoopClock
 from bayplan.framework.status import Code, Status
-from bayplan.objects.meta import Condition, whole_time
 from bayplan.objects.workloads import PodGroup
 from bayplan.queueing import QueuedPod
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.scheduler.evicting import Evictions, Room
 from bayplan.scheduler.failing import Failures
 from bayplan.scheduler.group_preemption import GroupPreemption
+from bayplan.scheduler.group_statuses import GroupStatuses
 from bayplan.scheduler.groups import UNSCHEDULABLE_GROUP, Groups, Outcome, Tried
 from bayplan.scheduler.observing import ERROR, SCHEDULED, UNSCHEDULABLE, Observer
-from bayplan.scheduler.writing import ApiWrites
 
-CONDITION = "PodGroupScheduled"
 WAITING_ON_PREEMPTION = "waiting_on_preemption"
 _NOBODY: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
@@ -39,17 +33,13 @@ class GroupCycle:
     engine: PodEngine
     failures: Failures
     evictions: Evictions
-    writes: ApiWrites
-    client: Client
-    resource: Resource | None
+    statuses: GroupStatuses
     clock: LoopClock
     observer: Observer
     start: Callable[[QueuedPod, Placed], None]
     skip: Callable[[QueuedPod], bool]
     preemption: GroupPreemption | None = None
     """Who makes room for a whole group; nobody: each of its pods makes room for itself."""
-    saying: dict[str, tuple[Condition, asyncio.Task[Any]]] = field(default_factory=dict)
-    """By group: what is being written of it."""
     telling: list[asyncio.Task[None]] = field(default_factory=list)
     """What is being written of the pods of the group that was tried last."""
 
@@ -65,12 +55,12 @@ class GroupCycle:
         self.telling.clear()
         room = await self._room(members, outcome)
         for each in outcome.tried:
-            self._carry_out(each, outcome)
+            self._carry_out(each, outcome, room)
         for queued in outcome.untried:
-            self._fail(queued, outcome.status, None if outcome.status.rejected else "")
+            self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=room)
         profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
         self.observer.group_attempt(_result(outcome), profile, took_s)
-        self._tell(members[0], outcome.status)
+        self._report(members[0], outcome.status, room)
         if room is not None:
             self.evictions.start(room, *self.telling)
 
@@ -89,19 +79,19 @@ class GroupCycle:
             return None
         return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
 
-    def _carry_out(self, tried: Tried, outcome: Outcome) -> None:
+    def _carry_out(self, tried: Tried, outcome: Outcome, room: Room | None) -> None:
         queued, group = tried.queued, outcome.status
         if group.code is Code.ERROR:
-            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group)
+            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=room)
         elif tried.status.ok and group.ok:
             self._place(tried)
         elif tried.status.ok and outcome.waits_for_room:
-            self._fail(queued, group, tried.node_name)
+            self._fail(queued, group, tried.node_name, of_group=room)
         elif tried.status.ok or (tried.preempts and not outcome.waits_for_room):
             told = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
-            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried)
+            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried, room)
         else:
-            self._fail(queued, tried.status, tried.decision.nominate, tried)
+            self._fail(queued, tried.status, tried.decision.nominate, tried, room)
 
     def _place(self, tried: Tried) -> None:
         """Again, and in earnest."""
@@ -112,13 +102,20 @@ class GroupCycle:
         else:
             self.start(tried.queued, placed)
 
-    def _fail(self, queued: QueuedPod, status: Status, nominate: str | None = "", tried: Tried | None = None) -> None:
+    def _fail(
+        self,
+        queued: QueuedPod,
+        status: Status,
+        nominate: str | None = "",
+        tried: Tried | None = None,
+        of_group: Room | None = None,
+    ) -> None:
         rejectors = _NOBODY if tried is None or status is not tried.status else tried.decision.rejectors
         result = UNSCHEDULABLE if status.rejected else ERROR
         self.observer.attempt(result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.tried_s)
         writes = tried.decision.writes if tried is not None else ()
         room = self.evictions.prepare(queued.pod, writes) if writes else None
-        told = self.failures.handle(queued, status, nominate, *rejectors)
+        told = self.failures.handle(queued, status, nominate, *rejectors, room=room or of_group)
         if told is not None:
             self.telling.append(told)
         if room is not None:
@@ -126,43 +123,14 @@ class GroupCycle:
 
     # the group itself -------------------------------------------------------------------------------------------
 
-    def _tell(self, member: QueuedPod, status: Status) -> None:
-        """Write how the group stands, unless it says so, or has been scheduled before."""
+    def _report(self, member: QueuedPod, status: Status, room: Room | None) -> None:
         group = self._group(member)
-        if group is None or self.resource is None:
+        if group is None:
             return
-        told = _condition(status, group)
-        old = self._said(group)
-        if old is not None and (old.status == "True" != told.status or _words(old) == _words(told)):
-            return
-        since = old.last_transition_time if old is not None and old.status == told.status else None
-        changed = msgspec.structs.replace(told, last_transition_time=since or self.clock.now())
-        others = [each for each in group.status.conditions if each.type != CONDITION]
-        patch = {"metadata": {"uid": group.metadata.uid}, "status": {"conditions": [*map(_tree, (*others, changed))]}}
-        before = self.saying.get(group.metadata.uid)
-        work = self._patch(group, patch, before[1] if before is not None else None)
-        task = self.writes.start(work, f"saying how pod group {group.key} stands")
-        self.saying[group.metadata.uid] = changed, task
-        task.add_done_callback(lambda done: self._written(group.metadata.uid, done))
-
-    def _said(self, group: PodGroup) -> Condition | None:
-        """What the group is told, or about to be."""
-        if (saying := self.saying.get(group.metadata.uid)) is not None:
-            return saying[0]
-        return next((each for each in group.status.conditions if each.type == CONDITION), None)
-
-    def _written(self, uid: str, task: asyncio.Task[Any]) -> None:
-        if uid in self.saying and self.saying[uid][1] is task:
-            del self.saying[uid]
-
-    async def _patch(self, group: PodGroup, patch: dict[str, Any], before: asyncio.Task[Any] | None) -> None:
-        """One after another: what was said last is to be what stands there."""
-        assert self.resource is not None
-        if before is not None:
-            await asyncio.wait([before])
-        await self.client.patch(
-            self.resource, patch, name=group.name, namespace=group.namespace, subresource="status", kind=MERGE_PATCH
-        )
+        if room is not None and room.reports_late:
+            room.reports.append(lambda: self.statuses.write(group, status))
+        else:
+            self.statuses.write(group, status)
 
     def _group(self, member: QueuedPod) -> PodGroup | None:
         pod = member.pod
@@ -176,21 +144,3 @@ def _result(outcome: Outcome) -> str:
     if not outcome.status.rejected:
         return ERROR
     return WAITING_ON_PREEMPTION if outcome.waits_for_room else UNSCHEDULABLE
-
-
-def _condition(status: Status, group: PodGroup) -> Condition:
-    generation = group.metadata.generation
-    if status.ok:
-        return Condition(CONDITION, "True", "Scheduled", "", observed_generation=generation)
-    reason = "Unschedulable" if status.rejected else "SchedulerError"
-    return Condition(CONDITION, "False", reason, status.message, observed_generation=generation)
-
-
-def _words(condition: Condition) -> tuple[object, ...]:
-    return condition.status, condition.reason, condition.message, condition.observed_generation
-
-
-def _tree(condition: Condition) -> dict[str, Any]:
-    when = condition.last_transition_time
-    tree: dict[str, Any] = msgspec.to_builtins(condition)
-    return {**tree, "message": condition.message, "lastTransitionTime": whole_time(when) if when is not None else None}

@@ -386,7 +386,8 @@ class LiveScheduler:
         self._observe_failure(queued, placed.status)
         refused = decision.node is not None  # at Reserve or Permit
         room = self.evictions.prepare(queued.pod, decision.writes) if decision.writes and not refused else None
-        told = self.failures.handle(queued, placed.status, "" if refused else decision.nominate, *placed.rejectors)
+        nominate = "" if refused else decision.nominate
+        told = self.failures.handle(queued, placed.status, nominate, *placed.rejectors, room=room)
         if room is not None:
             self.evictions.start(room, told)
 

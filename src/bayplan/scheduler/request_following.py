@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bayplan.cache.bind_requests import BindRequests
+from bayplan.cache.lost_requests import LostRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
@@ -88,7 +89,7 @@ def follow_requests(
     desk = live.engine.desk
     engine, cache = PodRequests(live), live.engine.cache
     requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
-    requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed)
+    requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed, LostRequests(clock, request_timeout_s))
     desk.following = live.routing.requests = live.bindings.requests = requests
     return requests
 

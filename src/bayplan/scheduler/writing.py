@@ -67,9 +67,9 @@ class ApiWrites:
         self._observer: Observer = observer or NoObserver()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.confirmed = ConfirmedWrites(clock, request_timeout_s)
-        self._patches = GuardedPatches(client, self.confirmed)
+        self.patches = GuardedPatches(client, self.confirmed)
         self._requests = RequestWrites(client, self.confirmed)
-        self._claim_writes = ClaimWrites(client, self.confirmed, self._patches, clock, claims, self._observer)
+        self._claim_writes = ClaimWrites(client, self.confirmed, self.patches, clock, claims, self._observer)
         self.reached: steps.Reached = steps.unarmed
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             BindPod: self._bind,
@@ -218,15 +218,15 @@ class ApiWrites:
         async def attempt(pod: Pod) -> Pod:
             if pod is not intent.pod and intent.is_done(pod):  # the caller's pod may be an old version
                 return pod
-            return await self._patches.patch(pod, intent.patch(pod), is_done=intent.is_done)
+            return await self.patches.patch(pod, intent.patch(pod), is_done=intent.is_done)
 
-        await self._patches.repeat(intent.pod, attempt)
+        await self.patches.repeat(intent.pod, attempt)
 
     async def _promise_volume(self, intent: PromiseVolume) -> PersistentVolume:
-        return await self._patches.patch(intent.volume, intent.patch(), is_done=intent.is_done)
+        return await self.patches.patch(intent.volume, intent.patch(), is_done=intent.is_done)
 
     async def _select_node(self, intent: SelectNode) -> PersistentVolumeClaim:
-        return await self._patches.patch(intent.claim, intent.patch(), is_done=intent.is_done)
+        return await self.patches.patch(intent.claim, intent.patch(), is_done=intent.is_done)
 
     async def _await_volumes(self, intent: AwaitVolumes) -> None:
         def done() -> bool:

@@ -22,7 +22,7 @@ class Way(Enum):
     LATE_WRITE = "the client is cut off and the write lands later"
     REFUSED_AFTER_WRITE = "4xx although the write took effect"
     REFUSED = "4xx without the write"
-    RETRY_AFTER = "5xx with Retry-After, after the write took effect"
+    RETRY_AFTER = "5xx with Retry-After, after the write took effect or before it lands late"
     THROTTLED = "429 with Retry-After"
     DELAYED = "the request is delayed"
     SILENT_WATCH = "a watch stays open and delivers nothing"

@@ -234,6 +234,10 @@ class Proxy:
         elif way is Way.LATE_WRITE:
             self._keep(self._deliver(fault, request, raw))
             raise _Cut
+        elif way is Way.RETRY_AFTER and fault.delay_s:
+            self._keep(self._deliver(fault, request, raw))
+            link.writer.write(refusal(fault.code, retry_after_s=1))
+            await link.writer.drain()
         elif way is Way.DELAYED:
             await self._delay(fault, request, raw, link)
         elif way is Way.CUT_ANSWER:

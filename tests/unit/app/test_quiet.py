@@ -11,6 +11,7 @@ import pytest
 from batch_objects import container, job, queue
 from bayplan.client import CORE_EVENTS as EVENTS
 from bayplan.client import Resource, resource_of
+from bayplan.client.transport import Transport
 from bayplan.controllers import NodePool, nodes_of
 from bayplan.controllers.batch.kinds import (
     COMMANDS,
@@ -24,15 +25,18 @@ from bayplan.controllers.batch.kinds import (
 )
 from bayplan.controllers.seen import BUDGETS, CLAIMS, DEPLOYMENTS, JOBS, PODS, QUOTAS, SERVICES, STATEFUL_SETS
 from bayplan.controllers.seen import NODES as NODE_OBJECTS
+from bayplan.errors import Forbidden
 from bayplan.objects.bind_requests import OURS, TAKEN_BY, BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.volcano import Numatopology
+from bayplan.objects.workloads import PodGroup
 from virtual_cluster import VirtualCluster, virtual_cluster
 from virtual_time import on_virtual_time
 
 Tree = dict[str, Any]
 NODES = nodes_of([NodePool.parse("4:cpu=4")], 0)
 REQUESTS, TOPOLOGIES = resource_of(kind_of(BindRequest)), resource_of(kind_of(Numatopology))
+WORKLOAD_GROUPS, CRITICAL = resource_of(kind_of(PodGroup)), "system-cluster-critical"
 SETTLED_S, QUIET_S = 60.0, 600.0
 
 ADMITTING = """\
@@ -218,6 +222,57 @@ def test_what_waits_writes_nothing_until_its_reason_changes(conf: str, period_s:
             again = attempts(world)
             assert [name for name in tried if again[name] < tried[name] + 2] == ["gated", "missing-device"]
             await changes_are_told(world)
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("size", "grouped"),
+    [
+        pytest.param("3", False, id="one-victim"),
+        pytest.param("1700m", False, id="two-victims"),
+        pytest.param("3", True, id="for-a-group"),
+    ],
+)
+def test_a_preemptor_whose_victims_cannot_be_deleted_sends_only_deletions(
+    size: str, grouped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates = ("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption") if grouped else ()
+    of_group: Tree = {"schedulingGroup": {"podGroupName": "strong"}} if grouped else {}
+    request, tries, allowed = Transport.request, list[str](), list[str]()
+
+    async def refuse_deletions(self: Transport, method: str, path: str, *args: Any, **more: Any) -> Any:
+        if method == "DELETE" and "/pods/" in path and not allowed:
+            tries.append(path)
+            raise Forbidden("a webhook denied the request", code=403, reason="Forbidden")
+        return await request(self, method, path, *args, **more)
+
+    @on_virtual_time
+    async def run() -> None:
+        async with virtual_cluster(tmp_path, nodes=NODES, gates=gates) as world:
+            for number in range(4 * int(3.5 // (3 if size == "3" else 1.7))):
+                await world.create(PODS, pod(f"low-{number}", size))
+            await world.sleep(5)
+            assert all(each["spec"].get("nodeName") for each in await world.list(PODS))
+            monkeypatch.setattr(Transport, "request", refuse_deletions)
+            if grouped:
+                strong = {"schedulingPolicy": {"gang": {"minCount": 2}}, "priority": 2_000_000_000}
+                await world.create(WORKLOAD_GROUPS, {"metadata": {"name": "strong"}, "spec": strong})
+            for name in ("high", "higher"):
+                await world.create(PODS, pod(name, "3", priorityClassName=CRITICAL, **of_group))
+            await world.sleep(2 * SETTLED_S)
+            settled_s, tried = world.now_s, len(tries)
+            await world.sleep(QUIET_S)
+            assert [str(each) for each in world.writes_since(settled_s)] == []
+            assert len(tries) > tried, "it may be allowed at any time"
+            waiting = await world.get(PODS, "high")
+            assert "nominatedNodeName" not in waiting["status"]
+            assert grouped or "preemption: 0/4 nodes are available" in condition(waiting)["message"]
+            allowed.append("from now on")
+            await world.sleep(660)
+            placed = [each["metadata"]["name"] for each in await world.list(PODS) if each["spec"].get("nodeName")]
+            assert {"high", "higher"} <= {*placed}
+            assert [each for each in await world.list(EVENTS) if each["reason"] == "Preempted"]
 
     run()
 

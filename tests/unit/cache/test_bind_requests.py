@@ -12,6 +12,8 @@ import pytest
 from bayplan.binder.reporting import Reports
 from bayplan.cache import Cache
 from bayplan.cache.bind_requests import LONGEST_PAUSE_S, BindRequests
+from bayplan.cache.lost_requests import LostRequests
+from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.clock import ManualClock
 from bayplan.devices.identity import DeviceId
 from bayplan.framework.bind_requests import BindFailures
@@ -298,6 +300,23 @@ def test_what_could_not_be_deleted_is_deleted_again() -> None:
     for _ in range(2):
         world.book.tidy()
     assert len(world.engine.deleted) == 2
+
+
+def test_a_pod_of_another_scheduler_is_read_as_one_of_ours_after_its_request_was_deleted() -> None:
+    world, freed = World(), list[str]()
+    theirs = changed(WEB, spec={"scheduler_name": "volcano"})
+    lost = LostRequests(world.clock, 60.0)
+    world.book.others = RequestsOfOthers(world.cache, lambda _: False, lambda was: freed.append(was.name), lost)
+    world.book.pod_of_others(theirs)
+    made = world.request(theirs)
+    world.book.hear(None, made)
+    world.book.hear(made, None)
+    assert (world.node_of(theirs), world.book.lost()) == ("n1", [])
+    assert world.book.request_of(theirs) is made
+    world.clock.advance(60.0)
+    assert world.book.lost() == [(theirs.uid, made)]
+    world.book.read_pod(theirs.uid, theirs)
+    assert (world.node_of(theirs), freed, world.book.lost()) == (None, ["web"], [])
 
 
 def test_requests_of_others_are_not_deleted() -> None:

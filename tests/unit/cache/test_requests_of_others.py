@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from bayplan.cache import Cache
+from bayplan.cache.lost_requests import LostRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
+from bayplan.clock import ManualClock
 from bayplan.devices.identity import DeviceId
 from bayplan.objects.bind_requests import BindRequest, BindRequestStatus, ClaimAllocation, new_request
 from bayplan.objects.core import Pod, PodResourceClaim
 from bayplan.snapshot import PodInfo
 from bayplan.testing import make_node, make_pod
-from builders import changed
+from builders import LONG_AGO, changed
 from device_builders import DRIVER, make_allocation, make_claim
 
 THEIRS = changed(make_pod("web", uid="u1"), spec={"scheduler_name": "volcano"})
@@ -28,10 +30,12 @@ class World:
         for name in ("n1", "n2"):
             self.cache.add_node(make_node(name))
         self.freed: list[str] = []
+        self.clock = ManualClock()
         self.others = RequestsOfOthers(
             self.cache,
             lambda pod: pod.scheduler_name == "default-scheduler",
             lambda was: self.freed.append(f"{was.name} from {was.spec.node_name}"),
+            LostRequests(self.clock, 60.0),
         )
         self._versions = 0
 
@@ -77,15 +81,81 @@ def test_pods_of_ours_are_left_to_who_follows_them() -> None:
     assert world.others.request_of(OURS) is None
 
 
-def test_a_request_that_was_given_up_or_goes_frees_the_room() -> None:
-    for over in ({"phase": "Failed", "failed_attempts": 3}, None):
-        world = World()
-        world.others.pod_waits(THEIRS)
-        made = world.request(THEIRS)
-        world.others.hear(None, made)
-        world.others.hear(made, None if over is None else world.request(THEIRS, **over))
-        assert world.node_of(THEIRS) is None
-        assert world.freed == ["web from n1"]
+@pytest.mark.parametrize("is_deleted_after_it", [False, True])
+def test_a_request_that_was_given_up_frees_the_room(is_deleted_after_it: bool) -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made, given_up = world.request(THEIRS), world.request(THEIRS, phase="Failed", failed_attempts=3)
+    world.others.hear(None, made)
+    world.others.hear(made, given_up)
+    if is_deleted_after_it:
+        world.others.hear(given_up, None)
+    assert world.node_of(THEIRS) is None
+    assert world.freed == ["web from n1"]
+    assert THEIRS.uid not in world.others.lost
+
+
+def test_a_live_request_that_is_deleted_frees_the_room_when_its_binding_cannot_land() -> None:
+    """The binder may have sent the binding before."""
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    world.others.hear(made, None)
+    world.clock.advance(59.9)
+    world.others.pod_waits(changed(THEIRS, metadata={"labels": {"a": "b"}}))
+    assert (world.node_of(THEIRS), world.freed, world.others.lost.due()) == ("n1", [], [])
+    assert world.others.request_of(THEIRS) is made
+    world.clock.advance(0.1)
+    assert world.others.lost.due() == [(THEIRS.uid, made)]
+    for found in (None, LATER, changed(THEIRS, spec={"node_name": "n1"})):  # the watch is about to show that
+        world.others.read_pod(THEIRS.uid, found)
+        assert world.node_of(THEIRS) == "n1"
+    world.others.read_pod(THEIRS.uid, THEIRS)
+    assert (world.node_of(THEIRS), world.freed) == (None, ["web from n1"])
+    assert world.others.lost.due() == []
+    assert world.others.request_of(THEIRS) is None
+
+
+def test_a_terminating_pod_frees_the_room_with_its_request() -> None:
+    world = World()
+    pod = changed(THEIRS, metadata={"deletion_timestamp": LONG_AGO})
+    world.others.pod_waits(pod)
+    made = world.request(pod)
+    world.others.hear(None, made)
+    world.others.hear(made, None)
+    assert (world.node_of(pod), world.freed) == (None, ["web from n1"])
+
+
+@pytest.mark.parametrize("end", ["placed", "gone"])
+def test_a_pod_whose_request_was_deleted_is_not_read_once_the_watch_shows_its_end(end: str) -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    world.others.hear(made, None)
+    if end == "gone":
+        world.others.pod_gone(THEIRS)
+    else:
+        world.cache.add_pod(changed(THEIRS, spec={"node_name": "n1"}))
+        world.others.pod_placed(changed(THEIRS, spec={"node_name": "n1"}))
+    world.clock.advance(60.0)
+    assert world.others.lost.due() == []
+    assert world.node_of(THEIRS) == ("n1" if end == "placed" else None)
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_request_after_a_deleted_one_says_where_the_pod_counts(node: str) -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    made = world.request(THEIRS)
+    world.others.hear(None, made)
+    world.others.hear(made, None)
+    again = world.request(THEIRS, node, uid="r2")
+    world.others.hear(None, again)
+    assert (world.node_of(THEIRS), world.others.request_of(THEIRS)) == (node, again)
+    world.clock.advance(60.0)
+    assert world.others.lost.due() == []
 
 
 def test_a_failure_that_is_tried_again_and_a_success_that_is_told_early_keep_it() -> None:
@@ -167,7 +237,44 @@ def test_the_devices_of_such_a_request_are_nobody_elses_until_it_goes() -> None:
     assert held(DeviceId(DRIVER, "n1", "a"))
     assert world.others.request_of(pod) is made
     world.others.hear(made, None)
+    assert held(DeviceId(DRIVER, "n1", "a"))
+    world.clock.advance(60.0)
+    world.others.read_pod(pod.uid, pod)
     assert not held(DeviceId(DRIVER, "n1", "a"))
+
+
+def test_the_devices_of_a_deleted_request_are_free_when_the_next_one_names_others() -> None:
+    world = World()
+    pod = changed(THEIRS, spec={"resource_claims": (PodResourceClaim("gpu", resource_claim_name="c"),)})
+    world.cache.put(make_claim(name="c"))
+    world.others.pod_waits(pod)
+    requests = []
+    for uid, device in (("r1", "a"), ("r2", "b")):
+        made, brought = world.request(pod, uid=uid), make_allocation({"pool": "n1", "device": device})
+        spec = msgspec.structs.replace(made.spec, resource_claim_allocations=(ClaimAllocation("gpu", brought),))
+        requests.append(msgspec.structs.replace(made, spec=spec))
+    world.others.hear(None, requests[0])
+    world.others.hear(requests[0], requests[1])
+    held = world.cache.devices.in_use.is_held
+    assert (held(DeviceId(DRIVER, "n1", "a")), held(DeviceId(DRIVER, "n1", "b"))) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [pytest.param({"phase": "Failed", "failed_attempts": 3}, id="given-up"), pytest.param(None, id="of-the-next-pod")],
+)
+def test_only_the_deletion_of_the_request_by_which_a_pod_counts_is_remembered(later: dict[str, Any] | None) -> None:
+    world = World()
+    world.others.pod_waits(THEIRS)
+    first = world.request(THEIRS)
+    second = world.request(LATER, uid="r2") if later is None else world.request(THEIRS, uid="r2", **later)
+    world.others.hear(None, first)
+    world.others.hear(first, None)
+    world.clock.advance(30.0)
+    world.others.hear(None, second)
+    world.others.hear(second, None)
+    world.clock.advance(30.0)
+    assert world.others.lost.due() == [(THEIRS.uid, first)]
 
 
 @pytest.mark.parametrize("told_of_others", [True, False], ids=["requests-are-known", "no-request-is-known"])

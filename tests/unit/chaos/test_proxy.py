@@ -109,6 +109,7 @@ def with_rig(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
         pytest.param(Way.ANSWER_LOST, 0, 0, True, id="answer lost"),
         pytest.param(Way.LATE_WRITE, 0, 0, True, id="late write"),
         pytest.param(Way.REFUSED_AFTER_WRITE, 409, 409, True, id="4xx after the write"),
+        pytest.param(Way.RETRY_AFTER, 503, 503, True, id="5xx with Retry-After"),
         pytest.param(Way.THROTTLED, 0, 429, False, id="throttled"),
         pytest.param(Way.DELAYED, 0, 201, True, id="delayed"),
         pytest.param(Way.CUT, 0, 0, False, id="cut"),
@@ -123,7 +124,7 @@ def test_faults_of_a_write(tmp_path: Path, way: Way, code: int, answer: int, rea
         if reaches:
             await rig.received.wait()
         assert bool(rig.seen) == reaches
-        if way is Way.THROTTLED:
+        if way in (Way.THROTTLED, Way.RETRY_AFTER):
             assert b"Retry-After: 1" in head
         await _until(lambda: rig.effects == [way.name])
         assert fault.effects == 1
@@ -147,6 +148,18 @@ def test_a_late_write_lands_after_the_client_was_cut_off(tmp_path: Path) -> None
         await rig.received.wait()
         await _until(lambda: rig.proxy.pending_writes == 0)
         assert [line.code for line in rig.log.lines] == [201]
+
+    with_rig(tmp_path, test)
+
+
+def test_a_write_lands_late_after_a_5xx_with_retry_after(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.arm(Way.RETRY_AFTER, code=503, delay_s=0.2)
+        code, head = await rig.ask()
+        assert (code, b"Retry-After: 1" in head) == (503, True)
+        assert (rig.seen, rig.effects, rig.proxy.pending_writes) == ([], [], 1)
+        await rig.received.wait()
+        await _until(lambda: rig.effects == ["RETRY_AFTER"])
 
     with_rig(tmp_path, test)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.client import REQUEST_TIMEOUT_S, ConfirmedWrites, Found, Missing, Written, worker_slot
+from bayplan.client import REQUEST_TIMEOUT_S, ConfirmedWrites, Found, LateCreates, Missing, Written, worker_slot
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
 from wire_server import on_loop, until
@@ -185,6 +185,29 @@ def test_what_the_server_did_not_take_is_repeated_on_demand(refusal: ApiError) -
         assert (len(server.sent_s), server.looked_s) == (4, [])
 
     run(test)
+
+
+@on_loop
+async def test_a_write_with_an_unknown_outcome_is_sent_until_the_server_gets_it() -> None:
+    """Sends that the server did not get do not count: no webhook is called for them."""
+    server = Server([LOST, *[NOT_SENT] * 5, "done"])
+    assert await server.write() == "done"
+    assert len(server.sent_s) == 7
+
+
+def test_a_create_is_remembered_until_it_cannot_take_effect() -> None:
+    clock = ManualClock()
+    late = LateCreates(ConfirmedWrites(clock))
+    late.note("answered", REFUSED)
+    late.note("first", LOST)
+    clock.advance(10.0)
+    late.note("second", LOST)
+    found = [late.until_s(each) for each in ("answered", "first", "second")]
+    assert found == [None, REQUEST_TIMEOUT_S, 10.0 + REQUEST_TIMEOUT_S]
+    clock.advance(REQUEST_TIMEOUT_S - 10.0)
+    late.note("third", LOST)
+    assert [late.until_s(each) is None for each in ("first", "second", "third")] == [True, False, False]
+    assert late._until_s.keys() == {"second", "third"}, "the others are forgotten"
 
 
 @on_loop

@@ -475,7 +475,14 @@ def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() 
             await until(lambda: bool(conditions(rig)))
             assert "1 Insufficient cpu" in conditions(rig)[-1]["message"]
             assert rig.sent("POST", "/bindrequests") == []
-            rig.live.hear(request, None)  # given up by its own engine: who waits for the room is woken
+            rig.live.hear(request, None)  # deleted by its own engine: the binder may have sent the binding
+            await rig.live.catch_up()
+            requests = rig.live.requests
+            assert requests is not None
+            assert requests.lost() == []
+            rig.clock.advance(60)
+            assert requests.lost() == [(theirs.uid, request)]
+            requests.read_pod(theirs.uid, theirs)  # who waits for the room is woken
             await until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
 
     asyncio.run(run())

@@ -456,3 +456,32 @@ async def test_the_server_answers_late_and_the_watch_is_quicker() -> None:
         assert rig.bound() == {"strong": "n"}
         assert evicted(rig) == ["PATCH weak/status", "DELETE weak"]
         assert rig.pool(STRONG) is None
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["the-preemptor-went", "the-preemptor-waits"])
+def test_after_a_refusal_the_preemptor_is_reported_when_a_deletion_was_accepted(is_gone: bool) -> None:
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, WEAK) as rig:
+            rig.refuse("PATCH", "/weak/status", status(403, "Forbidden"))
+            rig.hear(STRONG)
+            await rig.asked("PATCH", "/weak/status")
+            accepted = asyncio.Event()
+
+            async def late(_: Request) -> Any:
+                await accepted.wait()
+                return Reply(200, {})
+
+            rig.server.route = lambda request: late(request) if request.method == "DELETE" else rig.answer(request)
+            await until(lambda: rig.count("DELETE", "/weak") == 1, tick=lambda: rig.clock.advance(0.1))
+            before, reported = len(conditions(rig)), len(rig.events.told)
+            if is_gone:
+                rig.hear_gone(STRONG)
+                await rig.live.catch_up()
+            accepted.set()
+            await rig.idle()
+            assert len(conditions(rig)) - before == (0 if is_gone else 1)
+            reasons = [each.reason for each in rig.events.told[reported:]]
+            assert reasons == (["Preempted"] if is_gone else ["Preempted", "FailedScheduling"])
+
+    test()

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from bayplan.clock import ManualClock
 from bayplan.devices import intents as devices
 from bayplan.errors import ApiError, BayplanError, Conflict
-from bayplan.framework.intents import BindPod
+from bayplan.framework.intents import AnnotatePod, BindPod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.resource import (
     AllocationResult,
@@ -89,6 +90,18 @@ async def test_what_nobody_knows_is_refused() -> None:
     async with writing() as world:
         with pytest.raises(Unperformable):
             await world.writes.perform("a wish")
+
+
+@on_loop
+async def test_a_patch_with_an_unknown_outcome_is_made_again_from_a_version_that_another_writer_made() -> None:
+    before, after = replace(POD.metadata, resource_version="1"), replace(POD.metadata, resource_version="2")
+    seen, found = replace(POD, metadata=before), replace(POD, metadata=after)
+    done = replace(POD, metadata=replace(after, annotations={"gpu": "1"}))
+    answers = status(500, "InternalError"), given(found), given(found), given(done)
+    async with writing(*answers) as world:
+        await world.writes.perform(AnnotatePod(seen, {"gpu": "1"}))
+        patches = [each.json for each in world.server.requests if each.method == "PATCH"]
+        assert [each["metadata"]["resourceVersion"] for each in patches] == ["1", "2"]
 
 
 # volumes
@@ -254,6 +267,45 @@ async def test_a_pod_is_taken_off_a_claim_whoever_else_is_on_it() -> None:
         (request,) = world.server.requests
         assert request.headers["content-type"] == "application/strategic-merge-patch+json"
         assert request.json["status"] == {"reservedFor": [{"$patch": "delete", "uid": POD.uid}]}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["older-ends-first", "newer-ends-first"])
+@on_loop
+async def test_a_reservation_waits_for_all_removals_of_the_claim(order: tuple[int, int]) -> None:
+    async with writing() as world:
+        claims, reads = world.writes._claim_writes, list[str]()
+        ends: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+
+        async def read(*args: Any, **_: Any) -> ResourceClaim:
+            reads.append(args[2])
+            return claim("2", finalizers=(FINALIZER,), reserved_for=(MINE,), allocation=AllocationResult())
+
+        claims._client.get = read  # type: ignore[method-assign, assignment]
+        for end in ends:
+            claims.withdrawal_started(devices.UnreserveClaim(claim(), POD), asyncio.ensure_future(_wait_for(end)))
+        work = asyncio.ensure_future(world.writes.perform(RESERVE))
+        for each in order:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert reads == []
+            ends[each].set_result(None)
+        await work
+        assert reads == ["c"]
+
+
+async def _wait_for(end: asyncio.Future[None]) -> None:
+    await end
+
+
+@on_loop
+async def test_a_reservation_does_not_wait_for_removals_that_have_ended() -> None:
+    reserved = claim("2", finalizers=(FINALIZER,), reserved_for=(MINE,), allocation=AllocationResult())
+    free = claim("3", finalizers=(FINALIZER,), allocation=AllocationResult())
+    async with writing(given(free), given(reserved)) as world:
+        world.writes.submit(devices.UnreserveClaim(reserved, POD))
+        await world.writes.drain()
+        await world.writes.perform(devices.ReserveClaim(free, POD, LONG_AGO))
+        assert world.asked() == [f"PATCH {PATH}/status", f"PATCH {PATH}/status"]
 
 
 @on_loop

@@ -6,6 +6,7 @@ from bayplan.batch.live.binding import Binds
 from bayplan.batch.live.following import Following
 from bayplan.batch.live.writing import Speaker, Writer
 from bayplan.cache.bind_requests import BindRequests
+from bayplan.cache.lost_requests import LostRequests
 from bayplan.cache.requests_of_others import RequestsOfOthers
 from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
@@ -62,6 +63,6 @@ def follow_requests(
     engine = BatchRequests(following, writes, speaker)
     cache = following.engine.cache
     requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
-    requests.others = RequestsOfOthers(cache, following.serves, following.freed)
+    requests.others = RequestsOfOthers(cache, following.serves, following.freed, LostRequests(clock, request_timeout_s))
     desk.following = following.requests = binds.requests = requests
     return requests

@@ -98,11 +98,17 @@ async def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_requ
     request = changed(new_request(theirs, "n", annotations={}, backoff_limit=3), metadata={"uid": "request"})
     async with batch_running(NODE, make_queue(), make_group("job")) as rig:
         live = rig.live
-        follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, attempts=3, stale_s=600.0)
+        how: dict[str, Any] = {"attempts": 3, "stale_s": 600.0}
+        requests = follow_requests(live.following, live.binds, live.writes, rig.events, rig.clock, **how)
         rig.hear(theirs, ours, request)
         await rig.session()
         assert rig.sent("POST", "/bindrequests") == []
         live.hear(request, None)
+        await rig.session()
+        assert rig.sent("POST", "/bindrequests") == []
+        rig.clock.advance(60.0)
+        assert [uid for uid, _ in requests.lost()] == [theirs.uid]
+        requests.read_pod(theirs.uid, theirs)
         await rig.session()
         await until(lambda: bool(rig.sent("POST", "/bindrequests")))
         (sent,) = rig.sent("POST", "/bindrequests")
