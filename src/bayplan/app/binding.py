@@ -181,6 +181,7 @@ class BinderProcess:
                 observing.cancel()
                 await _first(self.election.acquire(), watching)
                 running.append(start(self.election.hold()))
+                await _first(self.informers.catch_up(), *running)
             running.append(start(self.binder.run()))
             self.ready.set()
             try:

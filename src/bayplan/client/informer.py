@@ -4,11 +4,15 @@ One informer a resource: it lists, watches, resumes, lists again after a gap, an
 (old, new). Its store holds the same objects that the handler got. The handler runs on the loop, in slices of a few
 milliseconds; what it raises is logged and costs that one change. Deletes that were missed in a gap are found by the
 next list; a version older than the last one seen is never asked for.
+
+A watch may lag without a sign of it: it waits for its next try, or it is silently dead. A process that has just become
+the leader calls `catch_up` before it decides, so that it knows what its predecessor wrote last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -16,11 +20,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import msgspec
+
 from bayplan.client.backoff import Backoff
 from bayplan.client.decoding import Decoder, Key, Unreadable, WatchEvent, ends_initial
 from bayplan.client.lasting import SERVER, LastingFaults
 from bayplan.client.lists import list_all
-from bayplan.client.resources import Resource
+from bayplan.client.resources import Resource, query
 from bayplan.client.statuses import Status, fault, too_large_version
 from bayplan.client.transport import Transport
 from bayplan.client.watches import watch, watch_s
@@ -36,9 +42,16 @@ Handler = Callable[[KubeObject | None, KubeObject | None], None]
 Complaint = Callable[[Resource, Unreadable], None]
 """Told about an object that cannot be read, once for each version of it."""
 
+CATCH_UP_S = 10.0
+"""The longest time for which `Informer.catch_up` waits."""
+
 SLICE_S = 0.004
 _SHORT_S = 1.0
 _STREAM_TRIES = 2
+_CATCH_UP_WATCH_S = 1
+"""What a watch asks for that only delivers what was missed. The server sends that first."""
+_PROMPT_S = 1.75
+"""A watch of one second that ended later may have ended before the server sent what was missed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +107,10 @@ class Informer:
         self._latest = False
         self._slice_started = 0.0
         self._failed_streams = 0
+        self._wanted: int | None = None  # the version up to which `catch_up` waits
+        self._caught_up = asyncio.Event()
+        self._limit: asyncio.Timeout | None = None  # of what `catch_up` may cut
+        self._gathers = False  # whether the watch delivers a list at present
 
     @property
     def store(self) -> Mapping[Key, KubeObject]:
@@ -113,6 +130,72 @@ class Informer:
     async def wait_synced(self) -> None:
         await self._synced.wait()
 
+    async def catch_up(self) -> None:
+        """Return when all changes are told that the server had accepted when this was called.
+
+        The newest version comes from a consistent read of one object. A watch that has not seen it is cut, and the next
+        one asks the server to end it after a second: it has delivered everything when it delivers that version, or
+        nothing at all. Cost: two requests, and about a second for a kind that has not changed lately.
+
+        Returns after `CATCH_UP_S` in any case: one kind that the server cannot deliver must not keep a process from
+        its work.
+        """
+        if self._transport.in_process:
+            return
+        tasks = [asyncio.ensure_future(each) for each in (self._catch_up(), self._clock.sleep(CATCH_UP_S))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                log.warning(
+                    "%s: not caught up after %.0f s: %s", self.resource, CATCH_UP_S, self.trouble or "no answer"
+                )
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.wait(tasks)
+            self._wanted = None
+
+    async def _catch_up(self) -> None:
+        self._wanted = await self._newest_version()
+        self._caught_up.clear()
+        self._look_caught_up()
+        if self._wanted is not None:
+            self._cut()
+        await self._caught_up.wait()
+
+    async def _newest_version(self) -> int:
+        path = self.resource.path(self._selection.namespace) + query({"limit": 1})
+        backoff = Backoff(self._clock, self._chance)
+        while True:
+            try:
+                answer = await self._transport.request("GET", path)
+            except ApiError as error:
+                log.info("%s: cannot read the newest version: %s", self.resource, error)
+                await backoff.wait()
+                continue
+            return _number(msgspec.json.decode(answer.body, type=_ListHead).metadata.resource_version)
+
+    def _look_caught_up(self, *, is_complete: bool = False) -> None:
+        """`is_complete`: a watch has ended that had nothing to deliver."""
+        if self._wanted is not None and (is_complete or _number(self.resource_version) >= self._wanted):
+            self._wanted = None
+            self._caught_up.set()
+
+    def _cut(self) -> None:
+        """End a watch, or the wait for the next one. A list that is under way is not cut."""
+        if self._limit is not None and not self._gathers and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    @contextlib.asynccontextmanager
+    async def _interruptible(self) -> AsyncGenerator[None, None]:
+        """`_cut` ends this block."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._limit:
+                try:
+                    yield
+                finally:
+                    self._limit = None
+
     async def run(self) -> None:
         """List and watch until cancelled."""
         while True:
@@ -123,7 +206,8 @@ class Informer:
                 await self._follow(with_initial=streamed)
             except BayplanError as error:
                 self._learn_from(error)
-                await self._backoff.wait()
+                async with self._interruptible():
+                    await self._backoff.wait()
 
     def _learn_from(self, error: BayplanError) -> None:
         """What the next try does otherwise."""
@@ -176,6 +260,7 @@ class Informer:
         self.resource_version = version
         self._latest = False
         self._failed_streams = 0
+        self._look_caught_up()
         self.trouble = ""
         self._faults.cured(self.resource)
         self._faults.cured(SERVER)
@@ -192,15 +277,27 @@ class Informer:
             gathered: dict[Key, KubeObject | Unreadable] | None = {} if with_initial else None
             began_with_list = with_initial
             started = self._clock.monotonic_s()
+            is_quiet, is_cut = True, True
             try:
-                async with aclosing(self._events(with_initial=with_initial)) as events:
+                self._gathers = with_initial
+                async with (
+                    self._interruptible(),
+                    aclosing(self._events(with_initial=with_initial)) as events,
+                ):
                     async for event in events:
+                        is_quiet = False
                         if gathered is None:
                             self._take(event)
+                            if self._wanted is not None:
+                                self._look_caught_up()
                             if self._slice_is_over():
                                 await self._breathe()
                         elif await self._gather(gathered, event):
                             gathered, with_initial = None, False
+                            self._gathers = False
+                            if self._wanted is not None:
+                                self._cut()
+                    is_cut = False
             except ApiError as error:
                 if gathered is None and began_with_list and isinstance(error, TimedOut):
                     continue  # no fault: the server did not promise an end of this watch within the allowed silence
@@ -210,13 +307,19 @@ class Informer:
                     return
                 if isinstance(error, TimedOut):
                     continue  # the silence was delay enough; a longer one would add to what was missed
-                await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
+                async with self._interruptible():
+                    await self._clock.sleep(max(getattr(error, "retry_after_s", 0.0), self._backoff.delay_s()))
+                continue
+            if is_cut:
                 continue
             if gathered is not None:
                 self._streaming = False
                 log.info("%s: a streamed list ended before its end; listing in pages", self.resource)
                 return
-            if self._clock.monotonic_s() - started < _SHORT_S:
+            took_s = self._clock.monotonic_s() - started
+            if self._wanted is not None:
+                self._look_caught_up(is_complete=is_quiet and took_s < _PROMPT_S)
+            elif took_s < _SHORT_S:
                 await self._backoff.wait()  # a watch that ends as soon as it began is a failure in disguise
 
     def _may_resume(self, error: ApiError) -> bool:
@@ -250,7 +353,9 @@ class Informer:
             self.resource,
             self._decoder,
             since=self._since() if with_initial else self.resource_version,
-            timeout_s=watch_s(self._chance, long=with_initial or self._transport.in_process),
+            timeout_s=_CATCH_UP_WATCH_S
+            if self._wanted is not None and not with_initial
+            else watch_s(self._chance, long=with_initial or self._transport.in_process),
             namespace=chosen.namespace,
             field_selector=chosen.field_selector,
             label_selector=chosen.label_selector,
@@ -335,3 +440,16 @@ def _version(event: WatchEvent) -> str:
     if isinstance(found, Status):
         return ""
     return found.resource_version if isinstance(found, Unreadable) else found.metadata.resource_version
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _ListHead(msgspec.Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+
+
+def _number(version: str) -> int:
+    """Versions of one server are numbers that grow."""
+    return int(version) if version.isdecimal() else 0

@@ -30,6 +30,10 @@ class Informers:
         for informer in self._informers:
             await informer.wait_synced()
 
+    async def catch_up(self) -> None:
+        """Return when all changes are told that the API server had accepted when this was called."""
+        await asyncio.gather(*(each.catch_up() for each in self._informers))
+
     def objects(self, plural: str) -> list[KubeObject]:
         """What exists of a resource, as far as it was told."""
         return [item for each in self._informers if each.resource.plural == plural for item in each.store.values()]

@@ -32,6 +32,7 @@ class Watching(Protocol):
 
     async def run(self) -> None: ...
     async def wait_synced(self) -> None: ...
+    async def catch_up(self) -> None: ...
     def objects(self, plural: str) -> Iterable[KubeObject]: ...
     @property
     def synced(self) -> bool: ...
@@ -129,7 +130,7 @@ class SchedulerProcess:
                 if not await self._elected(self.election, stopping, watching):
                     return STOPPED
                 holding = asyncio.ensure_future(self.election.hold())
-            if not await _before(asyncio.gather(*(each() for each in self.before_deciding)), stopping, watching):
+            if not await _before(self._prepare(), stopping, watching):
                 return STOPPED
             deciding = asyncio.ensure_future(self.live.run())
             running = [task for task in (stopping, watching, deciding, holding) if task is not None]
@@ -154,6 +155,12 @@ class SchedulerProcess:
             return await _before(election.acquire(), *ends, following)
         finally:
             await _ended(following)
+
+    async def _prepare(self) -> None:
+        """What comes before the first decision. A leader first learns what its predecessor wrote last."""
+        catching_up = () if self.election is None else (self.informers.catch_up(),)
+        await asyncio.gather(*catching_up, *(each() for each in self.before_deciding))
+        await self.live.catch_up()
 
     async def _finish(self, holding: asyncio.Future[None] | None) -> int:
         """Begin nothing new, and let what is under way come to its end, unless the lease is lost meanwhile."""

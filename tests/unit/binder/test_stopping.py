@@ -137,6 +137,8 @@ class Informed:
 
     async def wait_synced(self) -> None: ...
 
+    async def catch_up(self) -> None: ...
+
 
 class Binder:
     """A binder with one write, which ends when the test says so."""

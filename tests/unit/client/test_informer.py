@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bayplan.client import Informer, Informers, Resource, Selection, Unreadable, resource_of
+from bayplan.client.informer import CATCH_UP_S
 from bayplan.client.watches import Lines
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node, Pod
@@ -382,6 +383,121 @@ async def test_a_handler_that_raises_costs_one_change(caplog: pytest.LogCaptureF
         await w.tells("add b@12")
         assert "the handler of its change failed" in caplog.text
         assert w.names() == {"a", "b"}
+
+
+# Catching up, which a new leader does before it decides.
+
+
+def catching_up(w: World) -> asyncio.Task[None]:
+    return asyncio.create_task(w.informer.catch_up())
+
+
+def asked(w: World, number: int) -> tuple[str, str]:
+    """Version and duration that a watch asked for; the request of that number, counted from 1."""
+    options = w.server.requests[number - 1].options
+    return options["resourceVersion"], options["timeoutSeconds"]
+
+
+@on_loop
+async def test_a_silent_watch_is_cut_and_what_it_missed_is_told() -> None:
+    missed, rest, after = Feed(added(node("a", 12))), Feed(), Feed()
+    async with world(listed(10), Feed(), listed(15, node("z", 1)), missed, rest, after) as w:
+        await w.asks(2)
+        done = catching_up(w)
+        await w.tells("add a@12")
+        assert w.server.requests[2].options == {"limit": "1"}
+        assert asked(w, 4) == ("10", "1")
+        missed.end()
+        await until(rest.begun.is_set)
+        assert asked(w, 5) == ("12", "1")
+        assert not done.done()
+        rest.end()  # it had nothing to deliver: all that there was is told
+        await done
+        await until(after.begun.is_set)
+        assert int(asked(w, 6)[1]) >= 16
+
+
+@on_loop
+async def test_a_watch_that_delivers_the_newest_version_is_enough() -> None:
+    async with world(listed(10), Feed(), listed(15), Feed(added(node("a", 12)), modified(node("a", 15)))) as w:
+        await w.asks(2)
+        await catching_up(w)
+        assert w.told == ["add a@12", "update a@15"]
+
+
+@on_loop
+async def test_what_is_known_is_not_asked_for_again() -> None:
+    feed = Feed(added(node("a", 15)))
+    async with world(listed(10), feed, listed(15)) as w:
+        await w.tells("add a@15")
+        await catching_up(w)
+        assert len(w.server.requests) == 3
+
+
+@on_loop
+async def test_a_watch_that_waits_for_its_next_try_is_sent_at_once() -> None:
+    async with world(listed(10), status(500), listed(15), Feed(added(node("a", 15)))) as w:
+        await until(lambda: w.clock.sleepers == 1)
+        before_s = w.clock.monotonic_s()
+        await catching_up(w)
+        assert (w.told, w.clock.monotonic_s()) == (["add a@15"], before_s)
+
+
+@on_loop
+async def test_a_quiet_watch_that_ends_late_proves_nothing() -> None:
+    late, prompt = Feed(), Feed()
+    async with world(listed(10), Feed(), listed(15), late, prompt) as w:
+        await w.asks(2)
+        done = catching_up(w)
+        await until(late.begun.is_set)
+        w.clock.advance(2.0)
+        late.end()
+        await until(prompt.begun.is_set)
+        assert not done.done()
+        prompt.end()
+        await done
+
+
+@pytest.mark.parametrize(("listed_at", "requests"), [(20, 2), (12, 3)], ids=["new-enough", "older"])
+@on_loop
+async def test_a_list_that_is_under_way_is_not_cut(listed_at: int, requests: int) -> None:
+    streamed, watched = Feed(added(node("a", 1))), Feed(added(node("b", 15)))
+    async with world(streamed, listed(15), watched, streaming=True) as w:
+        await until(streamed.begun.is_set)
+        done = catching_up(w)
+        await w.asks(2)
+        streamed.send(bookmark(listed_at, initial_end=True))
+        await done
+        assert w.told[0] == "add a@1"
+        assert len(w.server.requests) == requests
+
+
+@on_loop
+async def test_the_newest_version_is_read_until_the_server_answers() -> None:
+    async with world(listed(10), Feed(), status(503), listed(10)) as w:
+        await w.asks(2)
+        done = catching_up(w)
+        await until(done.done, tick=lambda: w.clock.advance(0.5))
+        assert len(w.server.requests) == 4
+
+
+@on_loop
+async def test_a_server_that_does_not_answer_is_not_waited_for_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with world(listed(10), Feed(), Hang()) as w:
+        await w.asks(3 - 1)
+        done = catching_up(w)
+        await w.asks(3)
+        w.clock.advance(CATCH_UP_S)
+        await done
+    assert "nodes: not caught up after 10 s" in caplog.text
+
+
+@on_loop
+async def test_informers_catch_up_together() -> None:
+    async with world(listed(10), Feed(), listed(15), Feed(added(node("a", 15)))) as w:
+        await w.asks(2)
+        await Informers([w.informer]).catch_up()
+        assert w.told == ["add a@15"]
 
 
 # Streaming lists.

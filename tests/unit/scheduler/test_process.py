@@ -55,6 +55,9 @@ class Live:
 class Watching:
     def __init__(self) -> None:
         self.told = asyncio.Event()
+        self.caught_up = asyncio.Event()
+        self.caught_up.set()
+        self.asked_to_catch_up = False
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = False
 
@@ -66,6 +69,10 @@ class Watching:
 
     async def wait_synced(self) -> None:
         await self.told.wait()
+
+    async def catch_up(self) -> None:
+        self.asked_to_catch_up = True
+        await self.caught_up.wait()
 
     @property
     def synced(self) -> bool:
@@ -133,6 +140,20 @@ async def test_it_decides_when_it_knows_everything_and_leads() -> None:
     assert world.leading.released
     assert world.watching.ended
     assert not world.process.is_ready
+
+
+@on_loop
+async def test_a_leader_decides_when_it_has_caught_up() -> None:
+    world = World()
+    world.watching.told.set()
+    world.watching.caught_up.clear()
+    world.leading.won.set()
+    await until(lambda: world.watching.asked_to_catch_up)
+    assert "run" not in world.live.log
+    world.watching.caught_up.set()
+    await until(lambda: "run" in world.live.log)
+    world.process.stop()
+    await world.running
 
 
 @on_loop

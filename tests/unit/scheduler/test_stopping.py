@@ -26,6 +26,8 @@ class Watching:
 
     async def wait_synced(self) -> None: ...
 
+    async def catch_up(self) -> None: ...
+
     def objects(self, plural: str) -> tuple[()]:  # noqa: ARG002
         return ()
 
