@@ -269,6 +269,7 @@ class GpuReservations:
         )
         if any(not each.terminating for each in scaling):
             raise NoDevice("the cluster is being scaled for pods that share devices; nothing is reserved meanwhile")
+        await self._check_user(pod)
         body = self._manifest(pod, node, group)
         namespace, name = self._settings.namespace, body["metadata"]["name"]
 
@@ -303,6 +304,15 @@ class GpuReservations:
             if found.terminating:
                 raise NoDevice(f"the reservation {found.key} of an earlier pod is still going") from None
             return found
+
+    async def _check_user(self, pod: Pod) -> None:
+        """A process that was stopped may still act for a pod that is gone. The scheduler has given its device away."""
+        try:
+            found = await self._client.get(Pod, pod.namespace, pod.name)
+        except NotFound:
+            found = None
+        if found is None or found.uid != pod.uid or found.terminating:
+            raise NoDevice(f"pod {pod.key} is gone, so no device is reserved for it")
 
     def _manifest(self, pod: Pod, node: Node, group: str) -> dict[str, Any]:
         settings, device = self._settings, {GPU: "1"}

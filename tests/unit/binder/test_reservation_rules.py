@@ -146,6 +146,22 @@ def test_a_device_of_the_same_group_on_another_node_is_not_the_pods(tmp_path: Pa
     on_rig(tmp_path, test)
 
 
+@pytest.mark.parametrize("fate", ["gone", "made-anew", "terminating"])
+def test_nothing_is_reserved_for_a_pod_that_is_gone(tmp_path: Path, fate: str) -> None:
+    """The binder was stopped in the middle of an attempt; meanwhile the scheduler has given the device away."""
+
+    async def test(rig: BinderRig) -> None:
+        pod = await waiting(rig, finalizers=["example.com/held"] if fate == "terminating" else [])
+        await rig.client.delete(PODS, name="web", namespace=SPACE)
+        if fate == "made-anew":
+            await rig.pod("web")
+        with pytest.raises(NoDevice, match="pod default/web is gone"):
+            await reserving(rig, pod)
+        assert await rig.find(PODS, NAME, RESERVATIONS) is None
+
+    on_rig(tmp_path, test)
+
+
 def test_a_reservation_asks_not_to_be_disrupted(tmp_path: Path) -> None:
     async def test(rig: BinderRig) -> None:
         await reserved(rig, await waiting(rig))
