@@ -194,7 +194,7 @@ class Informer:
                 try:
                     yield
                 finally:
-                    self._limit = None
+                    self._limit, self._gathers = None, False
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -279,11 +279,11 @@ class Informer:
             started = self._clock.monotonic_s()
             is_quiet, is_cut = True, True
             try:
-                self._gathers = with_initial
                 async with (
                     self._interruptible(),
                     aclosing(self._events(with_initial=with_initial)) as events,
                 ):
+                    self._gathers = with_initial
                     async for event in events:
                         is_quiet = False
                         if gathered is None:

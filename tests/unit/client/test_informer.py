@@ -444,6 +444,18 @@ async def test_a_watch_that_waits_for_its_next_try_is_sent_at_once() -> None:
 
 
 @on_loop
+async def test_a_list_that_waits_for_its_next_try_is_sent_at_once() -> None:
+    broken, again = Feed(added(node("a", 1))), Feed(added(node("a", 15)), bookmark(15, initial_end=True))
+    async with world(broken, listed(15), again, streaming=True) as w:
+        await until(broken.begun.is_set)
+        broken.cut()
+        await until(lambda: w.clock.sleepers == 1)
+        before_s = w.clock.monotonic_s()
+        await catching_up(w)
+        assert (w.told, w.clock.monotonic_s()) == (["add a@15"], before_s)
+
+
+@on_loop
 async def test_a_quiet_watch_that_ends_late_proves_nothing() -> None:
     late, prompt = Feed(), Feed()
     async with world(listed(10), Feed(), listed(15), late, prompt) as w:
