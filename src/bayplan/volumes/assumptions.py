@@ -95,13 +95,47 @@ class Assumed(Generic[T]):
             del self._assumed[key]
 
 
+class AssumedVolumes(Assumed[PersistentVolume]):
+    """Volumes, assumed to be promised to claims. A claim that gets another volume, or goes, ends the assumption.
+
+    The binder chooses volumes by itself: the API server then never shows the volume that this scheduler has assumed.
+    """
+
+    __slots__ = ("_of_claims",)
+
+    def __init__(self, stored: Callable[[], Mapping[str, PersistentVolume]], resource: str) -> None:
+        super().__init__(stored, resource)
+        self._of_claims: dict[str, set[str]] = {}
+        """By claim: the volumes that were assumed for it, until the claim has its volume."""
+
+    def assume(self, item: PersistentVolume) -> None:
+        super().assume(item)
+        promised_to = item.spec.claim_ref
+        if promised_to is not None:
+            key = f"{promised_to.namespace}/{promised_to.name}"
+            self._of_claims.setdefault(key, set()).add(item.key)
+
+    def observe_claim(self, key: str, claim: PersistentVolumeClaim | None) -> None:
+        """A claim was changed; None: it is gone."""
+        if key not in self._of_claims or (claim is not None and not claim.spec.volume_name):
+            return
+        for name in self._of_claims.pop(key):
+            assumed = self._assumed.get(name)
+            if assumed is None or assumed.spec.claim_ref is None:
+                continue
+            promised_to = assumed.spec.claim_ref
+            is_for_claim = f"{promised_to.namespace}/{promised_to.name}" == key
+            if is_for_claim and (claim is None or claim.spec.volume_name != name):
+                self.restore(assumed)
+
+
 class VolumeAssumptions:
     """The assumed state of all volumes and claims."""
 
     __slots__ = ("_by_class", "claims", "on_failure", "volumes")
 
     def __init__(self, lookup: VolumeLookup) -> None:
-        self.volumes: Assumed[PersistentVolume] = Assumed(lambda: lookup.persistent_volumes, "persistentvolumes")
+        self.volumes = AssumedVolumes(lambda: lookup.persistent_volumes, "persistentvolumes")
         self.claims: Assumed[PersistentVolumeClaim] = Assumed(
             lambda: lookup.persistent_volume_claims, "persistentvolumeclaims"
         )
@@ -133,6 +167,7 @@ class VolumeAssumptions:
             self.volumes.observe(item.key)
         elif isinstance(item, PersistentVolumeClaim):
             self.claims.observe(item.key)
+            self.volumes.observe_claim(item.key, self.claims.find_stored(item.key))
 
 
 def _volumes_by_class(lookup: VolumeLookup) -> dict[str, list[PersistentVolume]]:

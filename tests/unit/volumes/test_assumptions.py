@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.faults import VolumeError
-from volume_builders import at_version, catalog, make_claim, make_volume
+from volume_builders import at_version, catalog, make_claim, make_volume, promise
 
 STORED = make_volume("pv", version="7")
 ASSUMED = make_volume("pv", version="7", phase="Bound")
@@ -63,6 +65,48 @@ def test_a_deleted_object_is_gone_with_its_assumption() -> None:
     assumptions.observe(make_claim())
     assert assumptions.claims.get("default/claim") is None
     assert len(assumptions.claims) == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "is_over"),
+    [
+        pytest.param(make_claim(version="2", volume="another"), True, id="has-another-volume"),
+        pytest.param(None, True, id="is-gone"),
+        pytest.param(make_claim(version="2", volume="pv"), False, id="has-this-volume"),
+        pytest.param(make_claim(version="2", annotations={"a": "b"}), False, id="waits"),
+    ],
+)
+def test_a_volume_is_free_again_when_its_claim_needs_it_no_more(
+    now: PersistentVolumeClaim | None, is_over: bool
+) -> None:
+    """The binder chooses volumes by itself, so the claim may get another one than this scheduler has assumed."""
+    claim = make_claim(version="1")
+    lookup = catalog(STORED, claim)
+    assumptions = VolumeAssumptions(lookup)
+    told: list[tuple[KubeObject, KubeObject]] = []
+    assumptions.listen(lambda assumed, stored: told.append((assumed, stored)))
+    assumed = make_volume("pv", version="7", claim=promise(claim))
+    assumptions.volumes.assume(assumed)
+    if now is None:
+        lookup.drop(claim)
+    else:
+        lookup.put(now)
+    assumptions.observe(now or claim)
+    assert assumptions.volumes.get("pv") is (STORED if is_over else assumed)
+    assert told == ([(assumed, STORED)] if is_over else [])
+
+
+def test_a_volume_that_is_assumed_for_another_claim_by_now_stays_assumed() -> None:
+    first, second = make_claim("first", version="1"), make_claim("second", version="1")
+    lookup = catalog(STORED, first, second)
+    assumptions = VolumeAssumptions(lookup)
+    assumptions.volumes.assume(make_volume("pv", version="7", claim=promise(first)))
+    assumptions.volumes.restore(STORED)
+    assumed = make_volume("pv", version="7", claim=promise(second))
+    assumptions.volumes.assume(assumed)
+    lookup.drop(first)
+    assumptions.observe(first)
+    assert assumptions.volumes.get("pv") is assumed
 
 
 def test_only_the_stored_version_can_be_assumed() -> None:
