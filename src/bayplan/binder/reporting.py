@@ -185,20 +185,20 @@ class Reports:
             try:
                 # Until it is known, no further attempt may begin: this status could come to the request after its.
                 written = await self._patch_status(request, version, status)
-            except NotFound:
-                self._view.forget(request)
-                return
             except ObjectError:
                 # It is written. That the answer cannot be read is what was told; who remembers an earlier state of it,
                 # which could be read, knows now that it is over.
                 self._view.renew(replace(request, status=status))
                 return
             except ApiError as refusal:
-                if not (isinstance(refusal, Conflict | Invalid) or refusal.outcome_unknown):
+                if not (isinstance(refusal, Conflict | Invalid | NotFound) or refusal.outcome_unknown):
                     raise
+                # Also after a 404: a request that is there must not be forgotten because of a wrong answer.
                 found = await self._view.fresh_request((request.namespace, request.name))
                 if found is None or found.metadata.uid != request.metadata.uid:
-                    log.debug("bind request %s was replaced: %s", request.key, refusal)
+                    log.debug("bind request %s was deleted or replaced: %s", request.key, refusal)
+                    if found is None:
+                        self._view.forget(request)
                     return
                 if found.status == status or (found.is_given_up and status.phase != SUCCEEDED):
                     self._view.note(found)  # what was given up stays so: its pod may be on another node by now

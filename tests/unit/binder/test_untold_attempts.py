@@ -10,7 +10,7 @@ import pytest
 
 from bayplan.binder.reporting import TAKING_BACK, UNDER_WAY
 from bayplan.binder.view import Key
-from bayplan.errors import Unreachable
+from bayplan.errors import NotFound, Unreachable
 from bayplan.objects.bind_requests import BindRequest
 from binder_rig import REQUESTS, BinderRig, Failing, Noting, on_rig
 
@@ -95,6 +95,38 @@ def test_a_status_with_a_lost_answer_is_found_or_sent_again(
         assert await rig.status() == {"phase": "Succeeded", "reason": "", "failedAttempts": 0}
 
     on_rig(tmp_path, test, plugin)
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("is_written", [False, True], ids=["not-written", "written"])
+def test_a_request_that_is_there_is_not_forgotten_after_a_404(
+    tmp_path: Path, *, is_written: bool, inherited: bool
+) -> None:
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.hear(BindRequest, "web")
+        write: Callable[..., Any] = rig.client.patched
+        refusals = [NotFound("not found")]
+
+        async def patched(*args: Any, **more: Any) -> Any:
+            if is_written or not refusals:
+                written = await write(*args, **more)
+            if refusals:
+                raise refusals.pop()
+            return written
+
+        with pytest.MonkeyPatch.context() as cut:
+            cut.setattr(rig.client, "patched", patched)
+            if is_written:
+                assert await rig.reconciler.sync(KEY, inherited=inherited) is None
+            else:
+                with pytest.raises(NotFound):  # the caller tries again
+                    await rig.reconciler.sync(KEY, inherited=inherited)
+                assert await rig.reconciler.sync(KEY, inherited=inherited) is None
+        assert (await rig.status())["phase"] == "Succeeded"
+        assert await rig.node_of() == "n1"
+
+    on_rig(tmp_path, test, Noting())
 
 
 def test_a_death_before_us_is_told_though_our_first_word_of_it_is_lost(tmp_path: Path) -> None:
