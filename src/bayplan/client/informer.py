@@ -131,7 +131,7 @@ class Informer:
         await self._synced.wait()
 
     async def catch_up(self) -> None:
-        """Return when all changes are told that the server had accepted when this was called.
+        """Return when the handler has every change that the server had accepted when this was called.
 
         The newest version comes from a consistent read of one object. A watch that has not seen it is cut, and the next
         one asks the server to end it after a second: it has delivered everything when it delivers that version, or

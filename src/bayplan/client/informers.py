@@ -31,7 +31,7 @@ class Informers:
             await informer.wait_synced()
 
     async def catch_up(self) -> None:
-        """Return when all changes are told that the API server had accepted when this was called."""
+        """Return when the handlers have every change that the API server had accepted when this was called."""
         await asyncio.gather(*(each.catch_up() for each in self._informers))
 
     def objects(self, plural: str) -> list[KubeObject]:
