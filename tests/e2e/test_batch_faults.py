@@ -43,10 +43,7 @@ def test_every_third_write_is_refused(cluster: Cluster, corner: BatchCorner, tmp
             corner.reaches("other", "Running")
             assert all(corner.nodes_of([*names, *other]))
             assert any(ask.is_binding for ask in refused.seen)
-            until(
-                lambda: any("failed to bind" in each for name in (*names, *other) for each in corner.told(name)),
-                "whoever lost a binding says so",
-            )
+            # A binding that was refused with a 5xx is sent again: no pod has to lose it, so that no event is certain.
     corner.fits()
 
 
