@@ -60,7 +60,7 @@ mutants: .venv/.dev
 
 # Compiled is what `bench` measures where there is a compiler; KERNEL=no measures plain Python.
 KERNEL ?= yes
-KERNEL_TESTS := $(addprefix tests/unit/,cache cluster framework objects plugins queueing scheduler snapshot testing) tests/property tests/conformance
+KERNEL_TESTS := $(addprefix tests/unit/,cache apiserver framework objects plugins queue scheduler snapshot testing) tests/property tests/conformance
 WITH_KERNEL = PYTHONPATH="$$($(BIN)/python tools/build_kernel.py --path)"
 MEASURED = $(if $(filter yes,$(KERNEL)),$(WITH_KERNEL))
 
@@ -115,7 +115,7 @@ chaos: .venv/.dev
 soak: .venv/.dev
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python -m pytest -p no:xdist -m soak --cluster=real --durations=0 tests/e2e
-	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_kills.py --kills=50
+	$(BIN)/python -m pytest -p no:xdist -m e2e tests/e2e/test_apiserver_kills.py --kills=50
 	$(BIN)/python -m pytest -p no:xdist -m soak tests/unit/sim
 	cd tests && ../$(BIN)/python -m chaos --minutes 60 --jobs 2
 	$(BIN)/python tools/mutants.py

@@ -16,7 +16,7 @@ from bayplan.clock import SystemClock
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta, ResourceList
-from bayplan.objects.volcano import (
+from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,

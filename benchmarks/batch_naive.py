@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from bayplan.batch.actions import evictable, row_orders
+from bayplan.batch.actions import row_orders, victim_search
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
-from bayplan.batch.prospects import Prospects
+from bayplan.batch.evaluation.task_class_evaluation import Prospects
 from benchmarks.batch_clusters import GANG
 from benchmarks.batch_workloads import BatchWorkload, Measured
 
@@ -31,8 +31,8 @@ def asked_plainly() -> Iterator[None]:
             (Prospects, "_key", lambda _, task: task.uid),
             (TopologyAllocator, "_best_by_few", lambda *_: None),
             (row_orders, "PATIENCE", sys.maxsize),
-            (evictable, "is_foreseeable", lambda _: False),
-            (evictable.InVain, "rows", lambda *_: set()),
+            (victim_search, "is_foreseeable", lambda _: False),
+            (victim_search.InVain, "rows", lambda *_: set()),
         ):
             stack.enter_context(patch.object(owner, name, instead))
         yield

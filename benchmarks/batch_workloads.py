@@ -17,9 +17,9 @@ from time import perf_counter_ns, thread_time_ns
 from msgspec.structs import replace
 
 from bayplan.app import known_actions
-from bayplan.batch.conf import DEFAULT_CONF
+from bayplan.batch.config.scheduler_conf import DEFAULT_CONF
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.session.outcome import Outcome
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass

@@ -61,9 +61,9 @@ from bayplan.client import (
     resource_of,
 )
 from bayplan.clock import Clock, SystemClock
-from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import BindRequest, manifest, new_request
 from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest, manifest, new_request
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject, ObjectMeta, micro_time, whole_time
 from benchmarks.embedded_cluster import cpu_s

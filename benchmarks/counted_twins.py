@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from bayplan.objects.core import Container, Node, PodAffinityTerm, TopologySpreadConstraint
-from bayplan.objects.selectors import LabelMatcher
-from builders import Answer, rejected, unresolvable
+from bayplan.objects.selectors.label_selectors import LabelMatcher
 from naive import image_locality
 from naive import inter_pod_affinity as affinity
 from naive import pod_topology_spread as spreading
 from naive.twin import Case, fits_unless
+from support.builders.framework import Answer, rejected, unresolvable
 
 _UNBOUNDED = 2**31 - 1
 

@@ -34,7 +34,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bayplan.app.loops import fastest_loop
+from bayplan.app.event_loop import fastest_loop
 from benchmarks.calibration import Calibration
 from benchmarks.embedded_cluster import PODS, cpu_s, home_below, pod, post_all, session_with
 from benchmarks.report import kernel_in_use

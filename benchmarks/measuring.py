@@ -23,7 +23,7 @@ from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
-from bayplan.framework.registry import Registry
+from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject

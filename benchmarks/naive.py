@@ -22,23 +22,23 @@ import naive as twins
 from bayplan.app import known_plugins
 from bayplan.cache import Cache
 from bayplan.errors import BayplanError
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.handle import Handle
-from bayplan.framework.registry import Entry, Registry
-from bayplan.framework.status import SKIP, Code, Status
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.status import SKIP, Code, Status
+from bayplan.framework.runtime.registry import Entry, Registry
 from bayplan.objects.core import Node, Pod
-from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import Decision
 from bayplan.scheduler.engine import PodEngine
 from bayplan.snapshot import IntVector, NodeTable, NodeView
 from benchmarks.counted_twins import CountedAffinity, CountedSpread, image_scores
 from benchmarks.measuring import Latencies, engine_on
 from benchmarks.plain_sight import Sight
-from builders import FITS, Answer
 from naive import preemption
 from naive.dynamic_resources import score as device_score
 from naive.node_ports import ports
 from naive.storage import claim_names
 from naive.twin import Twin, spread_to_100
+from support.builders.framework import FITS, Answer
 
 SIGHT: Key[Sight] = Key("plain/sight")
 SCORES: Key[dict[str, dict[str, int]]] = Key("plain/scores")

@@ -27,13 +27,13 @@ from bayplan.app import known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.config.load import load_default
-from bayplan.framework.changes import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE
-from bayplan.framework.events import Action, ClusterEvent, Resource
+from bayplan.framework.api.events import Action, ClusterEvent, Resource
+from bayplan.framework.runtime.object_changes import ASSIGNED_POD_ADD, ASSIGNED_POD_DELETE
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.queueing import SchedulingQueue
+from bayplan.queue import SchedulingQueue
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.intake import queue_for
+from bayplan.scheduler.live.queue_factory import queue_for
 from bayplan.testing import make_affinity, make_node, make_pod
 from benchmarks.calibration import Calibration
 

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bayplan.framework import standing
+from bayplan.framework.equivalence import class_evaluation
 from benchmarks.calibration import REFERENCE_S
 from benchmarks.growth import EXPONENT_AT_MOST, Growth
 from benchmarks.measuring import Latencies
@@ -245,7 +245,7 @@ def machine() -> dict[str, Any]:
 
 def kernel_in_use() -> bool:
     """Whether the modules of a decision are the compiled ones."""
-    return Path(standing.__file__ or "").suffix != ".py"
+    return Path(class_evaluation.__file__ or "").suffix != ".py"
 
 
 def cpu() -> str:

@@ -28,19 +28,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bayplan.app import configured, known_plugins
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
-from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuAsk
 from bayplan.scheduler.engine import PodEngine
-from bayplan.sim.cluster import cluster_of
-from bayplan.sim.openb import Summary, run
-from bayplan.sim.policies import POLICIES
-from bayplan.sim.published import differences
-from bayplan.sim.running import cores, in_order
-from bayplan.sim.sweeping import Job, carry_out
-from bayplan.sim.trace_replay import Replay
-from bayplan.sim.traces import TraceNode, TracePod
-from bayplan.sim.world import World
+from bayplan.sim.sweeps.openb_experiment import Summary, run
+from bayplan.sim.sweeps.process_pool import cores, in_order
+from bayplan.sim.sweeps.published_results import differences
+from bayplan.sim.sweeps.sweep import Job, carry_out
+from bayplan.sim.traces.trace_files import TraceNode, TracePod
+from bayplan.sim.virtual_time.pod_engine_simulation import World
+from bayplan.sim.virtual_time.policies import POLICIES
+from bayplan.sim.virtual_time.trace_objects import cluster_of
+from bayplan.sim.virtual_time.trace_replay import Replay
 from benchmarks.progress import Progress
-from openb_data import WORKLOADS, openb, pods_file
+from support.builders.openb_workloads import WORKLOADS, openb, pods_file
 
 OUTPUT = Path(__file__).resolve().parents[1] / "build" / "bench" / "simulation.json"
 RUN_BUDGETS_S = {"default": 5.0, "gpuspec33": 10.0}

@@ -28,9 +28,9 @@ from bayplan.app import known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.config.load import load_default
+from bayplan.explain.pod_explainer import PodExplainer
 from bayplan.objects.core import Node, Pod
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.explaining import PodExplainer
 from bayplan.telemetry.answers import Answer
 from bayplan.testing import make_affinity, make_node, make_pod, make_spread
 

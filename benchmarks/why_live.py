@@ -36,7 +36,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bayplan.batch.tasks import GROUP_NAME
+from bayplan.batch.model.tasks import GROUP_NAME
 from bayplan.objects.core import Node, Pod
 from benchmarks.api_server import Server
 from benchmarks.embedded_cluster import PODS, Tree, post_all

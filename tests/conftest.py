@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kept_logging import kept_logging
-from telling import FailuresAtOnce, TimeLimit
+from support.harness.logging_state import kept_logging
+from support.harness.pytest_reporting import FailuresAtOnce, TimeLimit
 
 settings.register_profile(
     "repeatable",

@@ -21,24 +21,24 @@ import click
 import msgspec
 
 from bayplan.app import configured
-from bayplan.batch.conf import load_default
+from bayplan.batch.config.scheduler_conf import load_default
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.cli import cli
 from bayplan.clock import ManualClock
-from bayplan.config import own_settings, reservation_settings
-from bayplan.config.features import Features
-from bayplan.config.own_settings import OwnSettings
+from bayplan.config import bayplan_settings, reservation_settings
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.feature_gates import Features
 from bayplan.config.reservation_settings import ReservationSettings
-from bayplan.framework.bind_requests import BindRequestMutation
-from bayplan.framework.points import ATTEMPT_ORDER
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation
 from bayplan.plugins import default_plugins
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.batch_metrics import BatchMetrics
 from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
 from bayplan.telemetry.metrics import AnyFamily, Registry
+from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.process_metrics import LeaderMetrics, RequestMetrics
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
-from bayplan.telemetry.timings import PluginTimings
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 WIDTH = 100
@@ -119,7 +119,7 @@ def _metric(family: AnyFamily) -> str:
 
 
 def _settings() -> Iterator[str]:
-    yield from _keys(own_settings, OwnSettings())
+    yield from _keys(bayplan_settings, OwnSettings())
     yield from ("", "## resourceReservation", "", *_keys(reservation_settings, ReservationSettings()))
 
 

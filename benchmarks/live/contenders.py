@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayplan.objects.yaml import read_document
+from bayplan.codec.yaml import read_document
 from benchmarks.live.bare_loop import BURST, QPS
 from cluster.build import program
 from cluster.run import Cluster, die_with_parent

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from bayplan.client import Client
-from bayplan.client.watches import Lines
+from bayplan.client.informer.watcher import Lines
 from bayplan.errors import ApiError, NotFound
 from benchmarks.live.watching import Seen, Told
 

@@ -17,7 +17,7 @@ from time import perf_counter
 import msgspec
 
 from bayplan.client import Client
-from bayplan.client.watches import Lines
+from bayplan.client.informer.watcher import Lines
 from bayplan.errors import BayplanError
 
 log = logging.getLogger(__name__)

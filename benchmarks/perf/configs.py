@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayplan.codec.yaml import read_document
 from bayplan.errors import BayplanError, UsageError
-from bayplan.objects.yaml import read_document
 
 CONFIG = "performance-config.yaml"
 _THROUGHPUT = "SchedulingThroughput"

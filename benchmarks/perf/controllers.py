@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from bayplan.cache import Cache
-from bayplan.devices import intents
+from bayplan.devices import claim_intents
 from bayplan.errors import BayplanError
-from bayplan.framework.preemption import ClearNomination, EvictVictim
+from bayplan.framework.preemption.dry_run import ClearNomination, EvictVictim
 from bayplan.objects.core import Pod, PodResourceClaimStatus
 from bayplan.objects.defaults import with_defaults
 from bayplan.objects.kinds import convert
@@ -28,7 +28,7 @@ from bayplan.objects.resource import (
     ResourceClaimSpec,
     ResourceSlice,
 )
-from bayplan.testing.writes import RecordedWrites
+from bayplan.testing.recorded_writes import RecordedWrites
 from benchmarks.perf.templates import Names
 
 
@@ -131,11 +131,11 @@ class PerformedWrites(RecordedWrites):
 
     async def perform(self, intent: object) -> Any:
         match intent:
-            case intents.ReserveClaim(claim, pod, _, allocation):
+            case claim_intents.ReserveClaim(claim, pod, _, allocation):
                 return self._reserved(claim, pod, allocation)
-            case intents.CreateSpecialClaim(claim, pod):
+            case claim_intents.CreateSpecialClaim(claim, pod):
                 return self._created(claim, pod)
-            case intents.RecordSpecialClaim():
+            case claim_intents.RecordSpecialClaim():
                 return None
         raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")
 
@@ -146,9 +146,9 @@ class PerformedWrites(RecordedWrites):
                 self.changes.delete(victim)
             case ClearNomination(pod=pod):
                 self.changes.clear_nomination(pod)
-            case intents.DeleteClaim(claim):
+            case claim_intents.DeleteClaim(claim):
                 self.changes.drop(claim)
-            case intents.DeallocateClaim(claim):
+            case claim_intents.DeallocateClaim(claim):
                 self.changes.put(replace(claim, status=replace(claim.status, allocation=None, reserved_for=())))
             case _:
                 raise UnknownWrite(f"{type(intent).__name__} has no meaning here yet")

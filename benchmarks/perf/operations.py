@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.config.duration import parse_duration
+from bayplan.codec.go_duration import parse_duration
 from bayplan.devices.allocator import Allocation, Allocator
 from bayplan.devices.pools import PoolIndex
 from bayplan.devices.selectors import DeviceSelectors

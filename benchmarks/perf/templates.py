@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bayplan.codec.yaml import read_document
 from bayplan.errors import BayplanError
-from bayplan.objects.yaml import read_document
 from benchmarks.perf.go_templates import has_marks, render
 
 Raw = dict[str, Any]

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from bayplan.framework.events import ClusterEvent, Cure, Hint
+from bayplan.framework.api.events import ClusterEvent, Cure, Hint
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import PodInfo

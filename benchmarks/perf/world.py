@@ -21,18 +21,18 @@ from bayplan.app import configured, known_plugins
 from bayplan.cache import Cache
 from bayplan.clock import SystemClock
 from bayplan.errors import BayplanError
-from bayplan.framework.changes import events_between
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.runtime import Framework
-from bayplan.framework.status import Status
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.status import Status
+from bayplan.framework.runtime.framework import Framework
+from bayplan.framework.runtime.object_changes import events_between
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import with_defaults, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceSlice
-from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import Decision
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import PodInfo
-from bayplan.testing.writes import writing_to
+from bayplan.testing.recorded_writes import writing_to
 from benchmarks.perf.controllers import ClaimController, PerformedWrites, TaintController
 from benchmarks.perf.templates import Names
 from benchmarks.perf.waiting import WaitingLine

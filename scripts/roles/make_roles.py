@@ -1,4 +1,4 @@
-"""Writes src/bayplan/cluster/first_roles.json.gz: the roles and bindings that a cluster of a release starts with.
+"""Writes src/bayplan/apiserver/first_roles.json.gz: the roles and bindings that a cluster of a release starts with.
 
     kubectl get clusterroles,clusterrolebindings -o json -l kubernetes.io/bootstrapping=rbac-defaults > cluster.json
     kubectl get roles,rolebindings -A -o json -l kubernetes.io/bootstrapping=rbac-defaults > namespaced.json

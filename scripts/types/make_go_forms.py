@@ -1,4 +1,4 @@
-"""Makes `src/bayplan/cluster/rules/go_forms.json.gz`: the fields of the API server's own structs, in their order.
+"""Makes `src/bayplan/apiserver/validation/go_struct_text.json.gz`: fields of the API server's structs, in their order.
 
     python scripts/types/make_go_forms.py
 
@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 VERSION, API_VERSION = "v1.36.4", "v0.36.4"
-TARGET = Path(__file__).parent.parent.parent / "src/bayplan/cluster/rules/go_forms.json.gz"
+TARGET = Path(__file__).parent.parent.parent / "src/bayplan/apiserver/validation/go_struct_text.json.gz"
 GROUPS = ("core", "batch", "resource")
 ROOTS = (
     "core.PodSpec",

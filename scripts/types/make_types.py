@@ -1,4 +1,4 @@
-"""Makes `src/bayplan/cluster/schema/types.json.gz`, the table of field names, types, merge keys and protobuf numbers.
+"""Makes `src/bayplan/apiserver/schema/types.json.gz`, the table of field names, types, merge keys and protobuf numbers.
 
     python scripts/types/make_types.py
 
@@ -7,7 +7,7 @@ sources: reflection over the Go types (`dump.go`) knows Go's names for errors, p
 protobuf numbers; the published OpenAPI v3 documents know required fields, list and map types and defaults. Descriptions
 are left out. The answer depends on the release alone, so running this twice changes nothing.
 
-The table, as `bayplan.cluster.schema.types` reads it:
+The table, as `bayplan.apiserver.schema.types` reads it:
 
     kinds   {"apps/v1": {"Deployment": type}}
     types   [[Go name, OpenAPI name, "atomic" or "", [field, ...]], ...]
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent.parent / "src/bayplan/cluster/schema/types.json.gz"
+TARGET = HERE.parent.parent / "src/bayplan/apiserver/schema/types.json.gz"
 MODULE = "k8s.io/kubernetes@v1.36.4"
 ENUMERATED = ("k8s.io/api@v0.36.4", "k8s.io/apimachinery@v0.36.4", "k8s.io/apiextensions-apiserver@v0.36.4")
 

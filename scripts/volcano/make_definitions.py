@@ -1,4 +1,4 @@
-"""Makes `src/bayplan/objects/volcano_definitions.json.gz`, the shapes of Volcano's own kinds, from a Volcano release.
+"""Makes `src/bayplan/objects/volcano/definitions.json.gz`, the shapes of Volcano's own kinds, from a Volcano release.
 
     go mod download volcano.sh/volcano@v1.15.1
     .venv/bin/python scripts/volcano/make_definitions.py "$(go env GOMODCACHE)/volcano.sh/volcano@v1.15.1"
@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-TARGET = Path(__file__).parent.parent.parent / "src/bayplan/objects/volcano_definitions.json.gz"
+TARGET = Path(__file__).parent.parent.parent / "src/bayplan/objects/volcano/definitions.json.gz"
 FOLDERS = ("installer/helm/chart/volcano/crd/bases", "installer/helm/chart/volcano/charts/jobflow/crd/bases")
 LEFT_OUT = {"ColocationConfiguration"}
 """For an agent on nodes, which is no part of scheduling."""

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing's own would be the costliest import before the c
 if TYPE_CHECKING:
     from typing import Any
 
-    from bayplan.app.library import Cluster as Cluster
+    from bayplan.app.api import Cluster as Cluster
 
 __version__ = "0.1.0"
 
@@ -26,4 +26,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module("bayplan.app.library").Cluster
+    return importlib.import_module("bayplan.app.api").Cluster

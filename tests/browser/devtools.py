@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from browser.fetch import Chromium, found
-from patience import DEADLINE_S
+from support.harness.deadlines import DEADLINE_S
 
 FLAGS = (
     "--headless=new",

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from cluster.run import ADMIN, Cluster
-from patience import DEADLINE_S
+from support.harness.deadlines import DEADLINE_S
 
 Tree = dict[str, Any]
 _JSON = "application/json"

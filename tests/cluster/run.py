@@ -27,9 +27,9 @@ from types import TracebackType
 from typing import Any
 
 from bayplan.client import Secret, Target
-from certificates import Authority, Key
 from cluster.build import program
-from patience import DEADLINE_S
+from support.fakes.certificates import Authority, Key
+from support.harness.deadlines import DEADLINE_S
 
 ADMIN = "admin"
 API_SERVER = "kube-apiserver"

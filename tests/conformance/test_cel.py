@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bayplan.cel import AttributeValue, CompileError, DeviceEnvironment, DeviceView, EvaluationError, Semver
-from bayplan.objects.quantity import Quantity
+from bayplan.codec.quantity import Quantity
 
 DATA = Path(__file__).parent / "data"
 ENVIRONMENT = DeviceEnvironment(parse_quantity=Quantity.parse)

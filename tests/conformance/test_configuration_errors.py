@@ -18,7 +18,7 @@ from bayplan.config.field_errors import FieldPath, aggregate
 from bayplan.config.load import dump, load
 from bayplan.config.model import Configuration
 from bayplan.errors import ConfigError
-from bayplan.plugins.args import ARGS_KINDS
+from bayplan.plugins.args_kinds import ARGS_KINDS
 
 DATA = Path(__file__).parent / "data"
 LOADING_STAGES = ("config:", "invalid:")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from bayplan.batch.narration import STEPS
+from bayplan.batch.session.verbose_log import STEPS
 from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
-from log_levels import log_at
+from support.harness.log_capture import log_at
 
 DATA = Path(__file__).parent / "data" / "volcano-1.15.jsonl.gz"
 

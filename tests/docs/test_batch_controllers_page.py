@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-import volcano_examples
-from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES, batch_controller_name
+from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES, batch_controller_name
 from docs.fences import ROOT
+from support.e2e import volcano_examples
 
 PAGE = (ROOT / "docs" / "batch-controllers.md").read_text(encoding="utf-8")
 

@@ -14,9 +14,9 @@ import pytest
 
 from bayplan.app import build_batch_engine
 from bayplan.batch import BatchConfiguration, PluginOption
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.plugins.extender import Extender
+from bayplan.batch.plugins.extender.plugin import Extender
 from bayplan.cache import Cache
 from docs.fences import ROOT
 
@@ -83,6 +83,6 @@ def test_a_section_tells_the_defaults(name: str) -> None:
 
 
 def test_the_extender_tells_what_stands_in_its_bodies() -> None:
-    bodies = inspect.getsource(sys.modules[Extender.__module__ + "_bodies"])
+    bodies = inspect.getsource(sys.modules[Extender.__module__.removesuffix("plugin") + "bodies"])
     told = set(re.findall(r"`(\w+)`", sections()["extender"]))
     assert set(re.findall(r'^ +"([A-Z]\w+)":', bodies, re.MULTILINE)) - told == set()

@@ -14,7 +14,7 @@ import yaml
 
 from bayplan.objects.kinds import convert, kinds_by_name
 from docs.fences import ROOT, Block, agrees, blocks, commands, pages
-from patience import DEADLINE_S
+from support.harness.deadlines import DEADLINE_S
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 _STOOD_STILL = re.compile(r"^plugin \w+ took \d+ ms at \w+; .*\n", re.MULTILINE)

@@ -10,7 +10,7 @@ import click
 
 from bayplan.cli import cli
 from bayplan.clock import ManualClock
-from bayplan.framework.bind_requests import BindRequestMutation
+from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation
 from bayplan.telemetry.binder_metrics import BinderMetrics, show_stale
 from bayplan.telemetry.metrics import Registry
 from docs.fences import ROOT

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from bayplan.config.load import load_default
-from bayplan.framework.events import Resource
-from bayplan.framework.points import ATTEMPT_ORDER
-from bayplan.framework.registry import Entry, Registry
+from bayplan.framework.api.events import Resource
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.framework.runtime.registry import Entry, Registry
 from bayplan.plugins import default_plugins
-from builders import make_plugin
 from docs.fences import ROOT
+from support.builders.framework import make_plugin
 
 FOLDER = ROOT / "docs" / "plugins"
 NAMES = sorted(page.stem for page in FOLDER.glob("*.md") if page.stem != "index")

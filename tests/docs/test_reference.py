@@ -11,15 +11,15 @@ import yaml
 
 import bayplan.framework
 from bayplan.app import build_engine, configured, known_plugins
-from bayplan.batch import rules
 from bayplan.batch.actions import default_actions
-from bayplan.batch.conf import FLAGS
-from bayplan.batch.outcome import Outcome
-from bayplan.batch.points import POINTS
+from bayplan.batch.config.scheduler_conf import FLAGS
+from bayplan.batch.session import combine_rules
+from bayplan.batch.session.extension_points import POINTS
+from bayplan.batch.session.outcome import Outcome
 from bayplan.cache import Cache
 from bayplan.cli import cli
 from bayplan.config.model import KIND, ConfigurationSource
-from bayplan.framework.points import ATTEMPT_ORDER
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
 from docs.fences import ROOT, Block, blocks, pages
 
 DOCS = ROOT / "docs"
@@ -51,17 +51,17 @@ def test_the_table_of_points_is_the_framework_s() -> None:
 
 
 RULES = {
-    rules.first_nonzero: "first that is not 0",
-    rules.first_answer: "first answer",
-    rules.first_registered: "first plugin alone",
-    rules.unanimous: "all must agree",
-    rules.anybody: "one is enough",
-    rules.agreed_in_first_tier: "first tier decides",
-    rules.vote: "vote",
-    rules.victims_of_tier: "victims of a tier",
-    rules.union_of_tier: "all of a tier",
-    rules.everybody: "everybody is told",
-    rules.by_plugin: "sum",
+    combine_rules.first_nonzero: "first that is not 0",
+    combine_rules.first_answer: "first answer",
+    combine_rules.first_registered: "first plugin alone",
+    combine_rules.unanimous: "all must agree",
+    combine_rules.anybody: "one is enough",
+    combine_rules.agreed_in_first_tier: "first tier decides",
+    combine_rules.vote: "vote",
+    combine_rules.victims_of_tier: "victims of a tier",
+    combine_rules.union_of_tier: "all of a tier",
+    combine_rules.everybody: "everybody is told",
+    combine_rules.by_plugin: "sum",
     None: "row by row",
 }
 

@@ -18,9 +18,9 @@ from cluster.api import Api
 from cluster.build import cache_folder
 from cluster.embedded import Embedded
 from cluster.run import Cluster
-from kubectl_sessions import Terminal
-from patience import DEADLINE_S
-from scenario import Corner
+from support.e2e.kubectl_sessions import Terminal
+from support.e2e.scheduler_harness import Corner
+from support.harness.deadlines import DEADLINE_S
 
 HERE = Path(__file__).parent
 KINDS = ("embedded", "real")

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from alive import controllers
-from batch_corner import GANGS, GROUP_NAME, BatchCorner
 from cluster.run import Cluster
-from needs import bind_claim, claim, late_class, volume, with_claim
-from scheduling import condition, until
+from support.e2e.batch_harness import GANGS, GROUP_NAME, BatchCorner
+from support.e2e.scheduler_process import condition, until
+from support.e2e.volumes_and_devices import (
+    bind_claim,
+    claim,
+    late_class,
+    volume,
+    with_claim,
+)
+from support.e2e.workload_cluster import controllers
 
 
 @pytest.fixture

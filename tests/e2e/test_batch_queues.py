@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_corner import GANGS, BatchCorner
 from cluster.run import Cluster
-from scheduling import node_of, until
+from support.e2e.batch_harness import GANGS, BatchCorner
+from support.e2e.scheduler_process import node_of, until
 
 CAPACITY = """
 actions: "enqueue, allocate, reclaim, backfill"

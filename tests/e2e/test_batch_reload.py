@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_corner import GANGS, BatchCorner
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from scheduling import until
+from support.e2e.batch_harness import GANGS, BatchCorner
+from support.e2e.scheduler_process import until
+from support.harness.deadlines import DEADLINE_S
 
 PLUGIN = """
 class Favourite:

@@ -18,20 +18,20 @@ from typing import Any
 import pytest
 from benchmarks.live.held import Stolen
 
-from batch_builders import make_group, make_member, make_queue
-from batch_corner import GANGS, BatchCorner
-from batch_world import engine_of
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.session.outcome import Outcome
 from bayplan.clock import SystemClock
 from bayplan.objects.core import Node, Pod, PodStatus
-from bayplan.objects.volcano import PodGroup
+from bayplan.objects.volcano.types import PodGroup
 from bayplan.testing.builders import make_node
-from builders import changed
 from cluster.run import Cluster, free_ports
-from live_batch_rig import batch_running
-from patience import DEADLINE_S
-from scheduling import until
-from wire_server import turns_of_others
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.batch_engines import engine_of
+from support.builders.framework import changed
+from support.e2e.batch_harness import GANGS, BatchCorner
+from support.e2e.scheduler_process import until
+from support.fakes.http_server import turns_of_others
+from support.harness.deadlines import DEADLINE_S
+from support.harness.live_batch import batch_running
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from binder_corner import BY_BINDER, SETTINGS, BinderCorner
 from cluster.api import Refused
 from cluster.run import Cluster
-from scenario import plugin_folder, quick
-from scheduling import node_of, until
+from support.e2e.binder_harness import BY_BINDER, SETTINGS, BinderCorner
+from support.e2e.scheduler_harness import plugin_folder, quick
+from support.e2e.scheduler_process import node_of, until
 
 
 @pytest.fixture

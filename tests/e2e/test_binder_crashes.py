@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BinderCorner, armed, is_stopped
-from binder_witness import DEVICE, Witness
 from cluster.api import Tree
 from cluster.run import Cluster
-from needs import bind_claim, device_claim, devices
-from scheduling import node_of, until
+from support.e2e.bind_watcher import DEVICE, Witness
+from support.e2e.binder_harness import BinderCorner, armed, is_stopped
+from support.e2e.scheduler_process import node_of, until
+from support.e2e.volumes_and_devices import bind_claim, device_claim, devices
 
 NOTES = '''
 class Notes:

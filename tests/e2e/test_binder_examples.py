@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from batch_corner import GANGS
-from binder_corner import BinderCorner
 from cluster.api import Tree
 from cluster.run import Cluster
 from docs.fences import ROOT
-from scenario import quick
-from scheduling import node_of, until
+from support.e2e.batch_harness import GANGS
+from support.e2e.binder_harness import BinderCorner
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import node_of, until
 
 PROFILES = """
 profiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.fences import ROOT, agrees
-from typed_pages import prompts, save_files, typed
+from support.e2e.doc_commands import prompts, save_files, typed
 
 PAGE = ROOT / "docs" / "binder-examples.md"
 

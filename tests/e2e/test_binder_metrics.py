@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import SETTINGS, BinderCorner
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from scheduling import until
+from support.e2e.binder_harness import SETTINGS, BinderCorner
+from support.e2e.scheduler_process import until
+from support.harness.deadlines import DEADLINE_S
 
 
 @pytest.fixture

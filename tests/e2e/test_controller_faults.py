@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from alive import PATIENCE, Hands, living, template, workload
 from cluster.run import Cluster
-from fault_proxy import Ask, Fault, faulty, refusal
+from support.e2e.workload_cluster import (
+    PATIENCE,
+    Hands,
+    living,
+    template,
+    workload,
+)
+from support.fakes.fault_proxy import (
+    Ask,
+    Fault,
+    faulty,
+    refusal,
+)
 
 CONFLICT = refusal(409, "Conflict", "the object has been modified")
 BROKEN = refusal(500, "InternalError", "the server is ill")

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from alive import PATIENCE, Hands, living, nodes, template, workload
 from cluster.run import Cluster
+from support.e2e.workload_cluster import (
+    PATIENCE,
+    Hands,
+    living,
+    nodes,
+    template,
+    workload,
+)
 
 FAILS = {"bayplan.dev/exit-code": "1"}
 ENDS = {"bayplan.dev/runs-for": "0s"}

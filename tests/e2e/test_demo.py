@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from patience import DEADLINE_S
+from support.harness.deadlines import DEADLINE_S
 
 COMMAND = [sys.executable, "-m", "bayplan", "demo"]
 

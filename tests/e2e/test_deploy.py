@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from bayplan.app import configured, known_plugins
-from bayplan.config.own_settings import load_settings
+from bayplan.config.bayplan_settings import load_settings
 from bayplan.config.reservation_settings import ReservationSettings
 from cluster.build import program
 from cluster.run import Cluster
-from patience import DEADLINE_S
+from support.harness.deadlines import DEADLINE_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "helm" / "bayplan"

@@ -19,10 +19,10 @@ import pytest
 from bayplan.client import LEASES, PODS, Client
 from bayplan.clock import SystemClock
 from bayplan.controllers import RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
-from bayplan.controllers.fake_nodes import NODES
+from bayplan.controllers.kubelet.fake_nodes import NODES
 from bayplan.errors import NotFound
 from cluster.run import Cluster
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
 
 Requests = Counter[tuple[str, int]]
 

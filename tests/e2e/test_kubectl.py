@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_sessions import Step, Terminal, difference, read_session
+from support.e2e.kubectl_sessions import (
+    Step,
+    Terminal,
+    difference,
+    read_session,
+)
 
 SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.txt"))
 

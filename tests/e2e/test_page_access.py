@@ -12,10 +12,10 @@ import pytest
 
 from cluster.api import Api
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from scenario import Corner
-from scheduling import Endpoint, scheduler, until
-from served import Reply, connected, get
+from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_process import Endpoint, scheduler, until
+from support.harness.deadlines import DEADLINE_S
+from support.harness.health_server import Reply, connected, get
 
 RULES = "rbac.authorization.k8s.io"
 

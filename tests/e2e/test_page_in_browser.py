@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from browser.devtools import Browser, Page
-from patience import DEADLINE_S
-from tcp_pipe import piped
+from support.fakes.tcp_proxy import piped
+from support.harness.deadlines import DEADLINE_S
 
 BAYPLAN = [sys.executable, "-m", "bayplan"]
 NASTY = "<img src=x onerror=document.title='pwned'>"

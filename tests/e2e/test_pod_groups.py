@@ -10,8 +10,13 @@ import pytest
 
 from cluster.api import Tree
 from cluster.run import Cluster
-from scenario import Corner, quick
-from scheduling import condition, node_of, scheduler, until
+from support.e2e.scheduler_harness import Corner, quick
+from support.e2e.scheduler_process import (
+    condition,
+    node_of,
+    scheduler,
+    until,
+)
 
 THEIRS, OURS = "theirs", "ours"
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"

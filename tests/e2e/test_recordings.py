@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from batch_corner import BatchCorner
-from binder_corner import BY_BINDER, BinderCorner
 from cluster.run import Cluster
-from patience import DEADLINE_S
-from scenario import quick
-from scheduling import condition, node_of, until
+from support.e2e.batch_harness import BatchCorner
+from support.e2e.binder_harness import BY_BINDER, BinderCorner
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import condition, node_of, until
+from support.harness.deadlines import DEADLINE_S
 
 CHANGE = """
 apiVersion: bayplan.dev/v1alpha1

@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 
 from cluster.run import Cluster
-from patience import DEADLINE_S
-from scheduling import condition, node, node_of, pod, pods, scheduler, until
+from support.e2e.scheduler_process import (
+    condition,
+    node,
+    node_of,
+    pod,
+    pods,
+    scheduler,
+    until,
+)
+from support.harness.deadlines import DEADLINE_S
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1

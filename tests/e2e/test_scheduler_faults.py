@@ -14,12 +14,17 @@ import pytest
 
 from bayplan.telemetry.watchdog import HELD
 from cluster.run import Cluster
-from fault_proxy import Ask, Fault, faulty, refusal
-from patience import DEADLINE_S
-from scenario import Corner, plugin_folder, quick
-from scheduling import condition, node_of, until
+from support.e2e.scheduler_harness import Corner, plugin_folder, quick
+from support.e2e.scheduler_process import condition, node_of, until
+from support.fakes.fault_proxy import (
+    Ask,
+    Fault,
+    faulty,
+    refusal,
+)
+from support.harness.deadlines import DEADLINE_S
 
-SHIFTED = Path(__file__).parents[1] / "shifted_clock.py"
+SHIFTED = Path(__file__).parents[1] / "support" / "fakes" / "shifted_clock.py"
 
 
 def binding(ask: Ask) -> bool:

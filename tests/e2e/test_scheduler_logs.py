@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster, free_ports
-from scenario import Corner, quick
-from scheduling import Endpoint, condition, until
-from scrapes import families
-from served import get
+from support.e2e.scheduler_harness import Corner, quick
+from support.e2e.scheduler_process import Endpoint, condition, until
+from support.harness.health_server import get
+from support.harness.metrics_scrape import families
 
 
 def attempts(cluster: Cluster, port: int) -> dict[str, float]:

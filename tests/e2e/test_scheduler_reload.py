@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from cluster.run import Cluster
-from scheduling import condition, node, node_of, pod, pods, scheduler, until
+from support.e2e.scheduler_process import (
+    condition,
+    node,
+    node_of,
+    pod,
+    pods,
+    scheduler,
+    until,
+)
 
 CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -19,7 +27,7 @@ podMaxBackoffSeconds: 1
 profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}]}}}]
 """
 REFUSES = """
-from bayplan.framework.status import unschedulable
+from bayplan.framework.api.status import unschedulable
 
 class Mine:
     name = "Mine"

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from certificates import Authority
 from cluster.build import program
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from scenario import Corner
-from scheduling import Endpoint, scheduler, until
-from scrapes import Family, families
-from served import Reply, get
+from support.e2e.scheduler_harness import Corner
+from support.e2e.scheduler_process import Endpoint, scheduler, until
+from support.fakes.certificates import Authority
+from support.harness.deadlines import DEADLINE_S
+from support.harness.health_server import Reply, get
+from support.harness.metrics_scrape import Family, families
 
 THEIRS, OURS = "theirs", "ours"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from binder_corner import BY_BINDER, BinderCorner
 from cluster.api import Refused, Tree
 from cluster.run import Cluster
-from scenario import quick
-from scheduling import until
-from webhook_serving import webhooks
+from support.e2e.binder_harness import BY_BINDER, BinderCorner
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import until
+from support.e2e.webhooks import webhooks
 
 SHARING = BY_BINDER.replace("[{name: BindRequestBinder}]", "[{name: GpuSharing}, {name: BindRequestBinder}]")
 NAME = "runai/shared-gpu-configmap"

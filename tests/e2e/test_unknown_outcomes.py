@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from binder_corner import BinderCorner
 from cluster.run import Cluster
-from fault_proxy import Ask, Fault, FaultProxy, faulty, refusal
-from needs import device_claim, devices
-from scheduling import condition, node_of, until
+from support.e2e.binder_harness import BinderCorner
+from support.e2e.scheduler_process import condition, node_of, until
+from support.e2e.volumes_and_devices import device_claim, devices
+from support.fakes.fault_proxy import (
+    Ask,
+    Fault,
+    FaultProxy,
+    faulty,
+    refusal,
+)
 
 # After the write a 5xx, or nothing; or the write lands 0.3 s or 4 s after the connection was cut.
 FAULTS: dict[str, dict[str, Any]] = {

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from binder_corner import BinderCorner
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from scenario import Corner, quick
-from scheduling import Endpoint, until
-from served import get
+from support.e2e.binder_harness import BinderCorner
+from support.e2e.scheduler_harness import Corner, quick
+from support.e2e.scheduler_process import Endpoint, until
+from support.harness.deadlines import DEADLINE_S
+from support.harness.health_server import get
 
 OWN = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
 

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from batch_corner import BatchCorner
 from cluster.api import Api, Tree
 from cluster.run import Cluster, free_ports
-from patience import DEADLINE_S
-from pod_network import pod_network
-from scenario import quick
-from scheduling import condition, node, pod, scheduler, until
+from support.e2e.batch_harness import BatchCorner
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import (
+    condition,
+    node,
+    pod,
+    scheduler,
+    until,
+)
+from support.fakes.egress_proxy import pod_network
+from support.harness.deadlines import DEADLINE_S
 
 SPACE, SYSTEM, LEADER = "team", "kube-system", "bayplan-0"
 READER, STRANGER, OUTSIDER = "reader", "stranger", "outsider"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bayplan.app import batch_configured, known_batch_plugins
-from bayplan.framework.discovery import Kind, found_in
+from bayplan.framework.runtime.plugin_discovery import Kind, found_in
 from bayplan.testing import BatchHarness, make_gang, make_node
 from docs.fences import ROOT
 

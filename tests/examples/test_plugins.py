@@ -9,8 +9,8 @@ import pytest
 
 from bayplan.errors import ConfigError
 from bayplan.framework import unresolvable
-from bayplan.framework.discovery import with_plugins_from
-from bayplan.framework.registry import Registry
+from bayplan.framework.runtime.plugin_discovery import with_plugins_from
+from bayplan.framework.runtime.registry import Registry
 from bayplan.testing import Cluster, Harness, check_forms_agree, clusters, label_sets, make_node, make_pod, nodes, pods
 from docs.fences import ROOT
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.cache.node_tree import zone_of
-from bayplan.objects.affinity import affinity_terms
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.ports import HostPort, host_ports
 from bayplan.objects.resources import accounted_nonzero, accounted_requests, allocatable_amounts
+from bayplan.objects.selectors.pod_affinity import affinity_terms
 
 Images = dict[str, tuple[int, int]]
 

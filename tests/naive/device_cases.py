@@ -25,8 +25,8 @@ from bayplan.objects.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from builders import changed, make_container, make_node, make_pod
-from device_builders import (
+from naive.twin import GPU, Case, Cluster
+from support.builders.devices import (
     DRIVER,
     device,
     exactly,
@@ -37,7 +37,12 @@ from device_builders import (
     make_slice,
     wanting,
 )
-from naive.twin import GPU, Case, Cluster
+from support.builders.framework import (
+    changed,
+    make_container,
+    make_node,
+    make_pod,
+)
 
 NOW, WAIT = datetime(2026, 1, 1, tzinfo=UTC), timedelta(seconds=600)
 IMPLICIT = "deviceclass.resource.kubernetes.io/"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bayplan.codec.quantity import Quantity
 from bayplan.devices import capacity
-from bayplan.devices.asks import Ask
+from bayplan.devices.assumptions import InUse
 from bayplan.devices.constraints import find_attribute, value_of
+from bayplan.devices.device_requests import Ask
 from bayplan.devices.pools import NodePools, PoolDevice
 from bayplan.devices.search import MAX_DEVICES
 from bayplan.devices.selectors import DeviceSelectors
-from bayplan.devices.state import InUse
 from bayplan.objects.core import Node
-from bayplan.objects.quantity import Quantity
 from bayplan.objects.resource import DeviceConstraint, ResourceClaim
 from bayplan.objects.taints import tolerated
 

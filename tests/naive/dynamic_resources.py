@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bayplan.devices.asks import Ask, alternatives
-from bayplan.devices.faults import DeviceError
+from bayplan.codec.quantity import parse_quantity
+from bayplan.devices.assumptions import InUse
+from bayplan.devices.device_requests import Ask, alternatives
+from bayplan.devices.errors import DeviceError
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import NodePools, Pool, PoolDevice
-from bayplan.devices.state import InUse
 from bayplan.objects.core import (
     Node,
     Pod,
 )
 from bayplan.objects.meta import ObjectMeta
-from bayplan.objects.node_selectors import compile_node_selector
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resource import (
     DeviceClaim,
     DeviceClass,
@@ -27,14 +26,19 @@ from bayplan.objects.resource import (
     ResourceSlice,
 )
 from bayplan.objects.resources import filter_requests, is_dra_extended_resource_name
-from bayplan.plugins.dynamic_resources import DynamicResources
-from builders import FITS, Answer, changed, failed, unresolvable
-from device_builders import (
-    SELECTORS,
-)
+from bayplan.objects.selectors.node_selectors import compile_node_selector
+from bayplan.plugins.dynamic_resources.plugin import DynamicResources
 from naive.device_cases import IMPLICIT, NOW, SPECIAL, WAIT, cases
 from naive.device_search import NaiveSearch, TooManyError
 from naive.twin import Case, Twin, spread_to_100
+from support.builders.devices import SELECTORS
+from support.builders.framework import (
+    FITS,
+    Answer,
+    changed,
+    failed,
+    unresolvable,
+)
 
 
 class Outcome(NamedTuple):

@@ -18,11 +18,17 @@ from bayplan.objects.core import (
     WeightedPodAffinityTerm,
 )
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
-from bayplan.objects.selectors import compile_label_selector
-from bayplan.plugins.inter_pod_affinity import InterPodAffinity
-from bayplan.plugins.inter_pod_affinity_args import InterPodAffinityArgs
-from builders import Answer, make_node, make_pod, rejected, unresolvable
+from bayplan.objects.selectors.label_selectors import compile_label_selector
+from bayplan.plugins.inter_pod_affinity.args import InterPodAffinityArgs
+from bayplan.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from naive.twin import Case, Cluster, Twin, fits_unless
+from support.builders.framework import (
+    Answer,
+    make_node,
+    make_pod,
+    rejected,
+    unresolvable,
+)
 
 ZONE = "zone"
 EMPTY = PodAffinity()

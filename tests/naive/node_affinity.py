@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from bayplan.objects import core
 from bayplan.objects.core import Node, NodeSelectorRequirement, NodeSelectorTerm, Pod
-from bayplan.plugins import node_affinity_args
-from bayplan.plugins.node_affinity import NodeAffinity
-from bayplan.plugins.node_affinity_args import NodeAffinityArgs
-from builders import Answer, unresolvable
+from bayplan.plugins.node_affinity import args as node_affinity_args
+from bayplan.plugins.node_affinity.args import NodeAffinityArgs
+from bayplan.plugins.node_affinity.plugin import NodeAffinity
 from naive.twin import SOUND_TERMS, Case, Twin, cases, fits_unless, node_affinities, spread_to_100
+from support.builders.framework import Answer, unresolvable
 
 
 def is_integer(text: str) -> bool:

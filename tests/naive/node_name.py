@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bayplan.objects.core import Node
 from bayplan.plugins.node_name import NodeName
-from builders import Answer, unresolvable
 from naive.twin import Case, Twin, cases, fits_unless
+from support.builders.framework import Answer, unresolvable
 
 
 def judge(case: Case, node: Node) -> Answer:

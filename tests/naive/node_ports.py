@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from bayplan.objects.core import ContainerPort, Node, Pod
 from bayplan.plugins.node_ports import NodePorts
-from builders import Answer, rejected
 from naive.twin import Case, Twin, cases, fits_unless
+from support.builders.framework import Answer, rejected
 
 
 def ports(pod: Pod) -> Iterator[ContainerPort]:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bayplan.objects.core import Node
 from bayplan.objects.resources import allocatable_amounts, balanced_requests, is_scalar_resource
-from bayplan.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
-from bayplan.plugins.node_resources_balanced_allocation_args import NodeResourcesBalancedAllocationArgs
-from bayplan.plugins.resource_specs import ResourceSpec
+from bayplan.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
+from bayplan.plugins.node_resources.balanced_allocation_args import NodeResourcesBalancedAllocationArgs
+from bayplan.plugins.node_resources.resource_specs import ResourceSpec
 from naive.node_resources_fit import BASIC, NAMES, used
 from naive.twin import Case, Twin, cases
 

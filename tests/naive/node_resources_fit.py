@@ -18,15 +18,16 @@ from bayplan.objects.resources import (
     is_extended_resource_name,
     is_scalar_resource,
 )
-from bayplan.plugins.node_resources_fit import NodeResourcesFit
-from bayplan.plugins.node_resources_fit_args import (
-    NodeResourcesFitArgs,
-    RequestedToCapacityRatioParam,
-    ScoringStrategy,
-)
-from bayplan.plugins.resource_specs import ResourceSpec, UtilizationShapePoint
-from builders import FITS, Answer, rejected, unresolvable
+from bayplan.plugins.node_resources.fit import NodeResourcesFit
+from bayplan.plugins.node_resources.fit_args import NodeResourcesFitArgs, RequestedToCapacityRatioParam, ScoringStrategy
+from bayplan.plugins.node_resources.resource_specs import ResourceSpec, UtilizationShapePoint
 from naive.twin import GPU, Case, Twin, cases
+from support.builders.framework import (
+    FITS,
+    Answer,
+    rejected,
+    unresolvable,
+)
 
 BASIC = ("cpu", "memory", "ephemeral-storage")
 

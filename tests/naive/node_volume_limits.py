@@ -23,8 +23,7 @@ from bayplan.objects.volumes import (
     PortworxVolume,
     Volume,
 )
-from bayplan.plugins.node_volume_limits import NodeVolumeLimits
-from builders import FITS, Answer, failed, make_node, rejected, unresolvable
+from bayplan.plugins.node_volume_limits.plugin import NodeVolumeLimits
 from naive.storage import (
     CLASS,
     ZONE,
@@ -38,7 +37,22 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin
-from volume_builders import make_attachment, make_claim, make_class, make_csi_node, make_volume, volume_pod
+from support.builders.framework import (
+    FITS,
+    Answer,
+    failed,
+    make_node,
+    rejected,
+    unresolvable,
+)
+from support.builders.volumes import (
+    make_attachment,
+    make_claim,
+    make_class,
+    make_csi_node,
+    make_volume,
+    volume_pod,
+)
 
 CSI = "csi.example.com"
 TRANSLATED = {

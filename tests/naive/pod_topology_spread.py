@@ -20,15 +20,22 @@ from bayplan.objects.core import (
     TopologySpreadConstraint,
 )
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference
-from bayplan.objects.node_selectors import required_node_affinity
-from bayplan.objects.selectors import LabelMatcher, compile_label_selector
+from bayplan.objects.selectors.label_selectors import LabelMatcher, compile_label_selector
+from bayplan.objects.selectors.node_selectors import required_node_affinity
 from bayplan.objects.taints import tolerates
 from bayplan.objects.workloads import ReplicaSet, ReplicaSetSpec
-from bayplan.plugins import pod_topology_spread_args as arguments
-from bayplan.plugins.go_logarithm import natural_log
-from bayplan.plugins.pod_topology_spread import PodTopologySpread
-from builders import Answer, make_node, make_pod, rejected, taint, unresolvable
+from bayplan.plugins.pod_topology_spread import args as arguments
+from bayplan.plugins.pod_topology_spread.go_logarithm import natural_log
+from bayplan.plugins.pod_topology_spread.plugin import PodTopologySpread
 from naive.twin import SOUND_TERMS, Case, Cluster, Twin, fits_unless, node_affinities
+from support.builders.framework import (
+    Answer,
+    make_node,
+    make_pod,
+    rejected,
+    taint,
+    unresolvable,
+)
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 SYSTEM = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from bayplan.codec.quantity import parse_quantity
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.workloads import PodDisruptionBudget
 
 Outcome = tuple[list[Pod], int]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bayplan.plugins.gpu.asks import GpuAsk
+from bayplan.plugins.gpu.gpu_requests import GpuAsk
 from bayplan.plugins.gpu.typical_pods import Shape
 
 

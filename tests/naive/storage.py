@@ -11,7 +11,7 @@ from bayplan.objects.meta import OwnerReference
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from bayplan.objects.volumes import Volume
 from naive.twin import Cluster
-from volume_builders import ephemeral, on_claim, owned_by
+from support.builders.volumes import ephemeral, on_claim, owned_by
 
 CLASS = "volume.beta.kubernetes.io/storage-class"
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"

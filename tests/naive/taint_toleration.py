@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from bayplan.objects.core import Node
 from bayplan.objects.taints import tolerates
 from bayplan.plugins.taint_toleration import TaintToleration
-from builders import Answer, unresolvable
 from naive.twin import Case, Twin, cases, fits_unless, spread_to_100
+from support.builders.framework import Answer, unresolvable
 
 
 def judge(case: Case, node: Node) -> Answer:

@@ -25,7 +25,14 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.resource import DeviceClass, DeviceClassSpec
-from builders import FITS, Answer, make_container, make_node, make_pod, taint
+from support.builders.framework import (
+    FITS,
+    Answer,
+    make_container,
+    make_node,
+    make_pod,
+    taint,
+)
 
 GPU = "example.com/gpu"
 

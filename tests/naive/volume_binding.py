@@ -7,11 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.objects.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod
 from bayplan.objects.meta import LabelSelector, LabelSelectorRequirement
-from bayplan.objects.node_selectors import compile_node_selector
-from bayplan.objects.quantity import Quantity, parse_quantity
-from bayplan.objects.selectors import compile_label_selector
+from bayplan.objects.selectors.label_selectors import compile_label_selector
+from bayplan.objects.selectors.node_selectors import compile_node_selector
 from bayplan.objects.storage import (
     CsiDriver,
     CsiNode,
@@ -22,8 +22,7 @@ from bayplan.objects.storage import (
     VolumeNodeAffinity,
 )
 from bayplan.objects.volumes import AwsElasticBlockStore, CinderVolume, GcePersistentDisk
-from bayplan.plugins.volume_binding import VolumeBinding
-from builders import FITS, Answer, failed, make_node, unresolvable
+from bayplan.plugins.volume_binding.plugin import VolumeBinding
 from naive.storage import (
     BETA_REGION,
     BETA_ZONE,
@@ -41,7 +40,14 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin
-from volume_builders import (
+from support.builders.framework import (
+    FITS,
+    Answer,
+    failed,
+    make_node,
+    unresolvable,
+)
+from support.builders.volumes import (
     make_claim,
     make_class,
     make_csi_node,

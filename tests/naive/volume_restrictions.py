@@ -7,10 +7,20 @@ from hypothesis import strategies as st
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, IscsiVolume, RbdVolume, Volume
 from bayplan.plugins.volume_restrictions import VolumeRestrictions
-from builders import Answer, make_node, rejected, unresolvable
 from naive.storage import claim_names, find_claim
 from naive.twin import Case, Cluster, Twin, fits_unless
-from volume_builders import ephemeral, make_claim, on_claim, volume_pod
+from support.builders.framework import (
+    Answer,
+    make_node,
+    rejected,
+    unresolvable,
+)
+from support.builders.volumes import (
+    ephemeral,
+    make_claim,
+    on_claim,
+    volume_pod,
+)
 
 IN_USE = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from bayplan.objects.core import Node
 from bayplan.objects.storage import PersistentVolume
 from bayplan.plugins.volume_zone import VolumeZone
-from builders import Answer, make_node, unresolvable
 from naive.storage import (
     BETA_REGION,
     BETA_ZONE,
@@ -22,7 +21,13 @@ from naive.storage import (
     some_volumes,
 )
 from naive.twin import Case, Cluster, Twin, fits_unless
-from volume_builders import make_claim, make_class, make_volume, volume_pod
+from support.builders.framework import Answer, make_node, unresolvable
+from support.builders.volumes import (
+    make_claim,
+    make_class,
+    make_volume,
+    volume_pod,
+)
 
 KEYS = (BETA_ZONE, BETA_REGION, ZONE, REGION)
 NEWER = {BETA_ZONE: ZONE, BETA_REGION: REGION}

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.ports import host_ports
-from bayplan.objects.relaxing import (
+from bayplan.objects.pod_relaxations import (
     EVICTION,
     GATE,
     HOST_PORT,
@@ -29,6 +28,7 @@ from bayplan.objects.relaxing import (
     spread_terms,
     taint_text,
 )
+from bayplan.objects.ports import host_ports
 from bayplan.objects.resources import filter_requests
 from bayplan.objects.storage import ClaimReference
 from bayplan.objects.taints import UNSCHEDULABLE

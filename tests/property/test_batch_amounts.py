@@ -7,7 +7,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.batch.amounts import TOLERANCE, Amounts, Missing, exceeded, larger, smaller
+from bayplan.batch.model.amounts import (
+    TOLERANCE,
+    Amounts,
+    Missing,
+    exceeded,
+    larger,
+    smaller,
+)
 
 NUMBERS = st.sampled_from([0.0, 0.05, 0.1, 0.15, 1.0, 1.05, 1.1, 2.0, 3.0, 1000.0, 2.0**40, -0.05, -2.0])
 NAMES = ["pods", "x", "y", "z"]

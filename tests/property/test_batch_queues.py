@@ -7,17 +7,27 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from batch_builders import make_engine, make_group, make_member, make_queue
-from batch_world import engine_of
-from bayplan.batch.amounts import Amounts, Missing, exceeded, larger
-from bayplan.batch.plugins.hierarchy_shares import ShareTree, is_saturated
-from bayplan.batch.plugins.water_filling import Claim, divide
-from bayplan.batch.queue_sums import QueueSums, Sums, sums_of
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import HOLDING, TaskStatus
+from bayplan.batch.model.amounts import (
+    Amounts,
+    Missing,
+    exceeded,
+    larger,
+)
+from bayplan.batch.model.statuses import HOLDING, TaskStatus
+from bayplan.batch.plugins.drf.hierarchy import ShareTree, is_saturated
+from bayplan.batch.plugins.proportion.water_filling import Claim, divide
+from bayplan.batch.queue_accounts.queue_usage import QueueSums, Sums, sums_of
+from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
-from bayplan.objects.volcano import Guarantee, Queue
+from bayplan.objects.volcano.types import Guarantee, Queue
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_engine,
+    make_group,
+    make_member,
+    make_queue,
+)
+from support.builders.batch_engines import engine_of
 
 GPU = "nvidia.com/gpu"
 NAMES = ("cpu", "memory", GPU, "pods")

@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batch_builders import NOW, make_group, make_member, make_queue
-from batch_world import GANGS, accounts, engine_of, enter
-from bayplan.batch import ledger as ledger_module
+from bayplan.batch import cluster_state as ledger_module
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.jobs import Job
-from bayplan.batch.outcome import Outcome
-from bayplan.batch.room import Room, offered_by
-from bayplan.batch.session import Session
-from bayplan.batch.statement import saved
-from bayplan.batch.statuses import HOLDING, TaskStatus
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.node_accounts import Room, offered_by
+from bayplan.batch.model.statuses import HOLDING, TaskStatus
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import saved
 from bayplan.cache import Cache
 from bayplan.objects.core import (
     Affinity,
@@ -34,6 +32,18 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import LabelSelector
 from bayplan.testing.builders import make_node, make_pod
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    make_queue,
+)
+from support.builders.batch_engines import (
+    GANGS,
+    accounts,
+    engine_of,
+    enter,
+)
 
 HOST = "kubernetes.io/hostname"
 APPS = ("web", "db")

@@ -7,13 +7,24 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_builders import make_group, make_member, opened, tasks_of
-from batch_scores import scores
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.plugins.task_buckets import AFFINITY, Bucket, JobBuckets, RoleTopology, role_of
-from bayplan.batch.plugins.task_topology import TaskTopology, left_out
-from bayplan.batch.tasks import Task
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.plugins.task_topology.buckets import (
+    AFFINITY,
+    Bucket,
+    JobBuckets,
+    RoleTopology,
+    role_of,
+)
+from bayplan.batch.plugins.task_topology.plugin import TaskTopology, left_out
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    opened,
+    tasks_of,
+)
+from support.builders.batch_scores import scores
 
 ROLES = ("a", "b", "c")
 

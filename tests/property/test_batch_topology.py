@@ -10,15 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batch_builders import NOW, make_group, make_member
-from batch_world import engine_of
 from bayplan.batch.actions import topology_allocate
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
-from bayplan.batch.outcome import Outcome
-from bayplan.batch.session import Session
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
-from bayplan.objects.volcano import (
+from bayplan.objects.volcano.types import (
     ExactMatch,
     HyperNode,
     HyperNodeSpec,
@@ -27,6 +25,8 @@ from bayplan.objects.volcano import (
     NetworkTopology,
 )
 from bayplan.testing.builders import make_node
+from support.builders.batch import NOW, make_group, make_member
+from support.builders.batch_engines import engine_of
 
 CONF = """\
 actions: "allocate, backfill"

@@ -34,9 +34,14 @@ from bayplan.objects.core import (
 from bayplan.objects.meta import Condition, LabelSelector
 from bayplan.objects.ports import HostPort
 from bayplan.snapshot import NodeColumns, NodeTable, PodInfo, PodKind, Snapshot
-from builders import changed, make_node, make_pod, taint
 from naive.cache import NaiveCache, NaiveSnapshot, Refused
-from volume_builders import on_claim
+from support.builders.framework import (
+    changed,
+    make_node,
+    make_pod,
+    taint,
+)
+from support.builders.volumes import on_claim
 
 NODES = ("n0", "n1", "n2", "n3")
 PODS = range(6)

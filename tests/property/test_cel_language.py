@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bayplan.cel import DeviceEnvironment, DeviceView, EvaluationError
-from bayplan.cel.literals import byte_string, string
-from bayplan.objects.quantity import Quantity
+from bayplan.cel.parser.literals import byte_string, string
+from bayplan.codec.quantity import Quantity
 
 ENVIRONMENT = DeviceEnvironment(parse_quantity=Quantity.parse)
 INT_MIN, INT_MAX, UINT_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.cel.regex import Machine, Regex
-from bayplan.cel.regex_syntax import parse
+from bayplan.cel.regex.regex import Machine, Regex
+from bayplan.cel.regex.syntax import parse
 
 atoms = st.sampled_from(["a", "b", "[ab]", "[^a]", ".", r"\w", "^", "$", r"\b", "(?:ab)"])
 

@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayplan.devices.allocator import Allocator, Refusal
-from bayplan.devices.asks import Ask
-from bayplan.devices.faults import AllocationError
+from bayplan.devices.assumptions import DeviceAssumptions, InUse
+from bayplan.devices.device_requests import Ask
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import PoolIndex
 from bayplan.devices.search import Search
-from bayplan.devices.state import DeviceAssumptions, InUse
 from bayplan.objects.resource import AllocationResult, Device, DeviceRequest, ResourceClaim, ResourceSlice
-from builders import changed, make_node
-from device_builders import (
+from naive.device_search import NaiveSearch, TooManyError
+from support.builders.devices import (
     DRIVER,
     SELECTORS,
     device,
@@ -28,7 +28,7 @@ from device_builders import (
     make_slice,
     wanting,
 )
-from naive.device_search import NaiveSearch, TooManyError
+from support.builders.framework import changed, make_node
 
 relaxed = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

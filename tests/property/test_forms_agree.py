@@ -15,15 +15,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import naive
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.filtering import Filtering
-from bayplan.framework.registry import Entry
-from bayplan.framework.status import SUCCESS, Code
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.status import SUCCESS, Code
+from bayplan.framework.runtime.filtering import Filtering
+from bayplan.framework.runtime.registry import Entry
 from bayplan.plugins import default_plugins
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.snapshot import NodeTable, Snapshot
-from builders import Answer, FakeHandle, answer, make_cycle, make_filtering, make_plugin, make_scoring, make_snapshot
 from naive.twin import Case, Twin
+from support.builders.framework import (
+    Answer,
+    FakeHandle,
+    answer,
+    make_cycle,
+    make_filtering,
+    make_plugin,
+    make_scoring,
+    make_snapshot,
+)
 
 TWINS = [
     module.TWIN

@@ -9,18 +9,27 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.plugin import PostFilterAnswer
-from bayplan.framework.status import Code
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.diagnosis import Diagnosis
+from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
-from bayplan.plugins.default_preemption import DefaultPreemption
-from bayplan.plugins.node_resources_fit import NodeResourcesFit
+from bayplan.plugins.default_preemption.plugin import DefaultPreemption
+from bayplan.plugins.node_resources.fit import NodeResourcesFit
 from bayplan.snapshot import NodeColumns, Snapshot
-from builders import LONG_AGO, FakeHandle, make_cycle, make_filtering, make_node, make_plugin, make_pod, make_snapshot
 from naive import preemption as naive
+from support.builders.framework import (
+    LONG_AGO,
+    FakeHandle,
+    make_cycle,
+    make_filtering,
+    make_node,
+    make_plugin,
+    make_pod,
+    make_snapshot,
+)
 
 NOW = LONG_AGO + timedelta(hours=1)
 NODES = [

@@ -19,25 +19,25 @@ from hypothesis import strategies as st
 
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
-from bayplan.framework.boundary import Boundary
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.filtering import Filtering
-from bayplan.framework.plugin import row_alone
-from bayplan.framework.preemption import DryRun, Findings
-from bayplan.framework.preemption_victims import budgets_of
-from bayplan.framework.status import Status, unschedulable
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.plugin import row_alone
+from bayplan.framework.api.status import Status, unschedulable
+from bayplan.framework.preemption.dry_run import DryRun, Findings
+from bayplan.framework.preemption.victims import budgets_of
+from bayplan.framework.runtime.filtering import Filtering
+from bayplan.framework.runtime.plugin_call import Boundary
 from bayplan.objects.core import ContainerPort, Node, Pod, PodStatus
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
 from bayplan.objects.volumes import Volume
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.plugins.node_ports import NodePorts
-from bayplan.plugins.node_resources_fit import NodeResourcesFit
-from bayplan.plugins.node_volume_limits import NodeVolumeLimits
+from bayplan.plugins.node_resources.fit import NodeResourcesFit
+from bayplan.plugins.node_volume_limits.plugin import NodeVolumeLimits
 from bayplan.plugins.taint_toleration import TaintToleration
 from bayplan.snapshot import NodeView, PodInfo, Snapshot
-from bayplan.snapshot.weights import PodWeights
-from bayplan.telemetry.timings import PluginTimings
-from builders import (
+from bayplan.snapshot.preemption_columns import PodWeights
+from bayplan.telemetry.plugin_timings import PluginTimings
+from support.builders.framework import (
     LONG_AGO,
     FakeHandle,
     FakeNominations,
@@ -48,7 +48,12 @@ from builders import (
     make_snapshot,
     taint,
 )
-from volume_builders import make_claim, make_csi_node, make_volume, on_claim
+from support.builders.volumes import (
+    make_claim,
+    make_csi_node,
+    make_volume,
+    on_claim,
+)
 
 NOW = LONG_AGO + timedelta(hours=1)
 NAMES = ("a", "b", "c", "d", "e")

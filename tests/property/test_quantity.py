@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.objects.quantity import Quantity
+from bayplan.codec.quantity import Quantity
 
 SUFFIXES = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
 SUFFIXES |= {suffix: Fraction(1000**power) for power, suffix in enumerate("kMGT", start=1)}

@@ -23,8 +23,8 @@ from bayplan.objects.resources import (
     takes_alike,
     written_requests,
 )
+from bayplan.snapshot.intern_tables import Vocabulary
 from bayplan.snapshot.pod_info import PodInfo
-from bayplan.snapshot.vocabulary import Vocabulary
 
 NAMES = ["cpu", "memory", "ephemeral-storage", "x.io/gpu", "hugepages-2Mi", "pods"]
 TEXTS: list[QuantityText] = [

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.plugins import row_loops
-from bayplan.plugins.allocation_strategies import AllocationScorer, least_allocated_floats
-from bayplan.plugins.amount_mirror import AmountMirror
-from bayplan.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
+from bayplan.plugins.node_resources import row_loops
+from bayplan.plugins.node_resources.allocation_strategies import AllocationScorer, least_allocated_floats
+from bayplan.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
+from bayplan.plugins.node_resources.float_columns import AmountMirror
 from bayplan.snapshot import SMALL
-from builders import make_plugin
+from support.builders.framework import make_plugin
 
 amounts = st.one_of(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, SMALL - 1))
 rows = st.lists(st.tuples(*[st.tuples(amounts.map(lambda has: has + 1), amounts) for _ in range(2)]), min_size=1)
@@ -48,7 +48,7 @@ def test_balanced_of_two(cells: list[Any], demand: tuple[int, int]) -> None:
     plugin = make_plugin(NodeResourcesBalancedAllocation)
     plugin._offset = offset
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bayplan.plugins.node_resources_balanced_allocation.row_loops.COMPILED", False)
+        patch.setattr("bayplan.plugins.node_resources.balanced_allocation.row_loops.COMPILED", False)
         plain = plugin._in_floats(mirror, demand)
     scores = np.empty(len(cells))
     row_loops.balanced_of_two(mirror.taken, mirror.has, demand, offset, scores)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.changes import events_between
-from bayplan.framework.events import Cure, Hint
+from bayplan.framework.api.events import Cure, Hint
+from bayplan.framework.runtime.object_changes import events_between
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
 from bayplan.plugins import default_plugins
 from bayplan.testing.conformance import read_lines
-from bayplan.testing.conformance.world import engine, objects
+from bayplan.testing.conformance.scenario_cluster import engine, objects
 
 LINES = [
     line

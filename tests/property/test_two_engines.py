@@ -17,18 +17,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from batch_builders import NOW, make_group, make_member, make_queue
 from bayplan.app import build_batch_engine, build_engine, configured, known_plugins
-from bayplan.batch.conf import load
-from bayplan.batch.outcome import Outcome
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import GROUP_NAME
+from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import GROUP_NAME
+from bayplan.batch.session.outcome import Outcome
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node, make_pod
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    make_queue,
+)
 
 CONF = """\
 actions: "enqueue, allocate, preempt, reclaim, backfill"

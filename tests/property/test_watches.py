@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.client.watches import latest
+from bayplan.client.informer.watcher import latest
 
 Line = tuple[str, str, int]
 """What happened, to whom, and in which order the fields of its metadata are told."""

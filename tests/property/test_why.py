@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bayplan.framework.answering import NOT_ALONE, NOTHING_HELPS
-from bayplan.framework.turns import finished
+from bayplan.explain.answer_builder import NOT_ALONE, NOTHING_HELPS
+from bayplan.explain.pod_explainer import PodExplainer
+from bayplan.framework.runtime.cooperative import finished
 from bayplan.objects.core import Pod
-from bayplan.objects.relaxing import Change
-from bayplan.scheduler.explaining import PodExplainer
+from bayplan.objects.pod_relaxations import Change
 from bayplan.telemetry.answers import Answer
 from bayplan.testing import Harness, make_affinity, make_spread
 from bayplan.testing.strategies import Cluster, clusters, nodes, pods

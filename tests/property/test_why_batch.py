@@ -14,19 +14,19 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_builders import GROUP_NAME, make_group, make_queue
-from batch_world import GANGS, engine_of
-from bayplan.batch.live.explaining import BatchExplainer
-from bayplan.batch.room import OVERSUBSCRIPTION_CPU
-from bayplan.framework.answering import NOT_ALONE, NOTHING_HELPS
+from bayplan.batch.model.node_accounts import OVERSUBSCRIPTION_CPU
+from bayplan.explain.answer_builder import NOT_ALONE, NOTHING_HELPS
+from bayplan.explain.batch_explainer import BatchExplainer
 from bayplan.objects.core import Node, Pod, PodStatus
-from bayplan.objects.relaxing import Change
+from bayplan.objects.pod_relaxations import Change
 from bayplan.telemetry.answers import PENDING, Answer
 from bayplan.testing import make_affinity, make_spread
 from bayplan.testing.strategies import Cluster, clusters, nodes, pods
-from builders import changed
-from live_batch_rig import batch_running
 from naive import why as naive
+from support.builders.batch import GROUP_NAME, make_group, make_queue
+from support.builders.batch_engines import GANGS, engine_of
+from support.builders.framework import changed
+from support.harness.live_batch import batch_running
 
 WEB = {"app": "web"}
 UNHURRIED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from batch_world import engine_of
-from bayplan.batch.conf import DEFAULT_CONF
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.config.scheduler_conf import DEFAULT_CONF
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session import Session
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
 from bayplan.memory import freeze_new, give_back, without_collections
 from bayplan.testing.builders import make_node
+from support.builders.batch_engines import engine_of
 
 
 def test_the_collector_is_off_within_and_on_again_after_a_fault() -> None:

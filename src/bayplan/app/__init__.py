@@ -11,24 +11,27 @@ from functools import partial
 from pathlib import Path
 
 from bayplan import __version__
-from bayplan.app.explaining import BinderLook
-from bayplan.app.pacing import Pace
-from bayplan.app.paging import Heard
-from bayplan.app.requesting import RequestWatch
-from bayplan.app.serving import Monitor, monitored
-from bayplan.app.wiring import Wiring
+from bayplan.admission.job_validation import job_faults
+from bayplan.admission.volcano_defaults import with_job_defaults
+from bayplan.api_writes.pod_status_messages import ProfileEvents
+from bayplan.app.api_clients import Wiring
+from bayplan.app.bind_request_watch import RequestWatch
+from bayplan.app.page_source import Heard
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.app.secure_serving import Monitor, monitored
+from bayplan.app.wakeup_batching import Pace
 from bayplan.batch.actions import default_actions
-from bayplan.batch.conf import BatchConfiguration
-from bayplan.batch.conf import load as load_batch
-from bayplan.batch.conf import load_default as load_default_batch
-from bayplan.batch.conf_file import ConfFile
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.batch.config.conf_file import ConfFile
+from bayplan.batch.config.scheduler_conf import BatchConfiguration
+from bayplan.batch.config.scheduler_conf import load as load_batch
+from bayplan.batch.config.scheduler_conf import load_default as load_default_batch
 from bayplan.batch.engine import BatchEngine
 from bayplan.batch.handle import Outside, Reply
-from bayplan.batch.ledger import DEFAULT_SCHEDULER
+from bayplan.batch.node_usage.collector import UsageCollector
+from bayplan.batch.node_usage.metrics_sources import MetricsFault, MetricsRequest
 from bayplan.batch.plugins import default_batch_plugins
 from bayplan.batch.registry import ActionSet, PluginSet
-from bayplan.batch.usage_collecting import UsageCollector
-from bayplan.batch.usage_sources import MetricsFault, MetricsRequest
 from bayplan.cache import Cache
 from bayplan.client import (
     EVERYTHING,
@@ -43,12 +46,14 @@ from bayplan.client import (
     find_target,
 )
 from bayplan.clock import Clock, LoopClock, SystemClock
-from bayplan.config.features import GROUPS, Features
+from bayplan.config.feature_gates import GROUPS, Features
 from bayplan.config.load import load, load_default
 from bayplan.config.model import Configuration, Extender, Profile
 from bayplan.config.serving_flags import ProcessOptions
 from bayplan.controllers import FakeKubelet, NodeTemplate, PodHabits
-from bayplan.framework.discovery import (
+from bayplan.explain.engine_dispatch import BinderLook
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.plugin_discovery import (
     Kind,
     found_in,
     installed,
@@ -56,34 +61,29 @@ from bayplan.framework.discovery import (
     with_installed_plugins,
     with_plugins_from,
 )
-from bayplan.framework.nominations import NominationLedger
-from bayplan.framework.registry import Registry
+from bayplan.framework.runtime.registry import Registry
 from bayplan.memory import freeze_memory, keep_frozen
-from bayplan.objects.batch_defaults import with_job_defaults
-from bayplan.objects.batch_job_rules import job_faults
-from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import admitted
+from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.kinds import Kind as ObjectKind
 from bayplan.objects.manifests import load_manifests
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from bayplan.objects.volcano import DEFAULT_QUEUE
+from bayplan.objects.volcano.types import DEFAULT_QUEUE
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins import default_plugins
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from bayplan.plugins.gpu import gpu_policies
 from bayplan.plugins.gpu_sharing import GpuSharing
-from bayplan.scheduler.asking import Extenders, services_for
-from bayplan.scheduler.assembly import live_scheduler
-from bayplan.scheduler.comparing import compare
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.live import LiveScheduler
-from bayplan.scheduler.process import SchedulerProcess
-from bayplan.scheduler.reloading import PluginSource, Reloading
-from bayplan.scheduler.request_following import follow_requests
-from bayplan.scheduler.telling import ProfileEvents
+from bayplan.scheduler.live.bind_request_handlers import follow_requests
+from bayplan.scheduler.live.cache_comparer import compare
+from bayplan.scheduler.live.extender_client import Extenders, services_for
+from bayplan.scheduler.live.plugin_reloader import PluginSource, Reloading
+from bayplan.scheduler.live.run_loop import LiveScheduler
+from bayplan.scheduler.live.scheduler_factory import live_scheduler
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.events import EventRecorder
 

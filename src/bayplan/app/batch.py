@@ -10,44 +10,45 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bayplan.api_writes.pod_statuses import PodStatuses
+from bayplan.api_writes.writes import ApiWrites
 from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, usage_collector
-from bayplan.app.batch_serving import BatchMonitor
-from bayplan.app.explaining import BinderLook
-from bayplan.app.open_serving import OpenPages, served_openly
-from bayplan.app.paging import page_served
-from bayplan.app.requesting import RequestWatch
-from bayplan.app.serving import served
-from bayplan.app.wiring import Wiring
-from bayplan.batch.conf import BatchConfiguration, load_default
+from bayplan.app.api_clients import Wiring
+from bayplan.app.batch_monitor import BatchMonitor
+from bayplan.app.bind_request_watch import RequestWatch
+from bayplan.app.insecure_serving import OpenPages, served_openly
+from bayplan.app.page_source import page_served
+from bayplan.app.process_lifecycle import SchedulerProcess, Watching
+from bayplan.app.secure_serving import served
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.live.assembly import Ways, followed, live_batch
-from bayplan.batch.live.following import nobody_waits
-from bayplan.batch.live.observing import BatchObserver
+from bayplan.batch.live.bind_request_handlers import follow_requests
+from bayplan.batch.live.event_handlers import nobody_waits
+from bayplan.batch.live.node_shard import Sharding
+from bayplan.batch.live.observer import BatchObserver
 from bayplan.batch.live.options import HARD_SHARDS, LOCK_NAMESPACE, BatchOptions
-from bayplan.batch.live.reloading import BatchReloading
-from bayplan.batch.live.request_following import follow_requests
-from bayplan.batch.live.sessions import LiveBatch
-from bayplan.batch.live.sharding import Sharding
+from bayplan.batch.live.plugin_reloader import BatchReloading
+from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.batch.live.run_loop_factory import Ways, followed, live_batch
 from bayplan.cache import Cache
 from bayplan.client import EVERYTHING, EventSink, Informers, Resource, Target, Unreadable
 from bayplan.client.event_sink import FEW_SENDERS
 from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.bayplan_settings import OwnSettings
 from bayplan.config.model import LeaderElection
-from bayplan.config.own_settings import OwnSettings
 from bayplan.config.serving_flags import ServingFlags
-from bayplan.framework.boundary import call_under_way
-from bayplan.framework.discovery import looks
-from bayplan.framework.nominations import NominationLedger
+from bayplan.explain.engine_dispatch import BinderLook
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.framework.runtime.plugin_discovery import looks
 from bayplan.memory import keep_frozen
-from bayplan.objects import volcano, workloads
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.objects import workloads
 from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
-from bayplan.scheduler.process import SchedulerProcess, Watching
-from bayplan.scheduler.statuses import PodStatuses
-from bayplan.scheduler.writing import ApiWrites
+from bayplan.objects.volcano import types as volcano
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference

@@ -10,28 +10,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayplan.batch.amounts import Amounts
-    from bayplan.batch.arguments import Arguments
-    from bayplan.batch.conf import BatchConfiguration, PluginOption
-    from bayplan.batch.declared import Argument
+    from bayplan.batch.config.argument_specs import Argument
+    from bayplan.batch.config.arguments import Arguments
+    from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
+    from bayplan.batch.config.volcano_quirk_fixes import Mend
+    from bayplan.batch.evaluation.node_points import (
+        NODE_ALONE,
+        ROW_ALONE,
+        ScoredRows,
+        same_for_all,
+    )
     from bayplan.batch.handle import BatchHandle
-    from bayplan.batch.hypernodes import HyperNode
-    from bayplan.batch.jobs import Job
-    from bayplan.batch.mends import Mend
-    from bayplan.batch.node_points import NODE_ALONE, ROW_ALONE, ScoredRows, same_for_all
-    from bayplan.batch.nodes import FloatVector, Node, Nodes, NodeUsage
-    from bayplan.batch.outcome import Outcome
-    from bayplan.batch.points import Invalid
-    from bayplan.batch.queues import Queue
-    from bayplan.batch.registration import EvictionContext, EvictionKind, Purpose
+    from bayplan.batch.model.amounts import Amounts
+    from bayplan.batch.model.hypernodes import HyperNode
+    from bayplan.batch.model.jobs import Job
+    from bayplan.batch.model.nodes import (
+        FloatVector,
+        Node,
+        Nodes,
+        NodeUsage,
+    )
+    from bayplan.batch.model.queues import Queue
+    from bayplan.batch.model.statuses import TaskStatus
+    from bayplan.batch.model.sub_jobs import SubJob
+    from bayplan.batch.model.tasks import Task
     from bayplan.batch.registry import ActionSet, PluginSet
-    from bayplan.batch.rules import Vote
-    from bayplan.batch.session import Session
-    from bayplan.batch.simulation import Simulation
-    from bayplan.batch.statement import Statement, saved
-    from bayplan.batch.statuses import TaskStatus
-    from bayplan.batch.sub_jobs import SubJob
-    from bayplan.batch.tasks import Task
+    from bayplan.batch.session.combine_rules import Vote
+    from bayplan.batch.session.extension_points import Invalid
+    from bayplan.batch.session.outcome import Outcome
+    from bayplan.batch.session.registration import EvictionContext, EvictionKind, Purpose
+    from bayplan.batch.session.session import Session
+    from bayplan.batch.session.simulation import Simulation
+    from bayplan.batch.session.statement import Statement, saved
 
 __all__ = [
     "NODE_ALONE",
@@ -70,28 +80,28 @@ __all__ = [
 ]
 
 _MODULES = {
-    "amounts": ("Amounts",),
-    "arguments": ("Arguments",),
-    "conf": ("BatchConfiguration", "PluginOption"),
-    "declared": ("Argument",),
+    "model.amounts": ("Amounts",),
+    "config.arguments": ("Arguments",),
+    "config.scheduler_conf": ("BatchConfiguration", "PluginOption"),
+    "config.argument_specs": ("Argument",),
     "handle": ("BatchHandle",),
-    "hypernodes": ("HyperNode",),
-    "jobs": ("Job",),
-    "mends": ("Mend",),
-    "node_points": ("NODE_ALONE", "ROW_ALONE", "ScoredRows", "same_for_all"),
-    "nodes": ("FloatVector", "Node", "NodeUsage", "Nodes"),
-    "outcome": ("Outcome",),
-    "points": ("Invalid",),
-    "queues": ("Queue",),
-    "registration": ("EvictionContext", "EvictionKind", "Purpose"),
+    "model.hypernodes": ("HyperNode",),
+    "model.jobs": ("Job",),
+    "config.volcano_quirk_fixes": ("Mend",),
+    "evaluation.node_points": ("NODE_ALONE", "ROW_ALONE", "ScoredRows", "same_for_all"),
+    "model.nodes": ("FloatVector", "Node", "NodeUsage", "Nodes"),
+    "session.outcome": ("Outcome",),
+    "session.extension_points": ("Invalid",),
+    "model.queues": ("Queue",),
+    "session.registration": ("EvictionContext", "EvictionKind", "Purpose"),
     "registry": ("ActionSet", "PluginSet"),
-    "rules": ("Vote",),
-    "session": ("Session",),
-    "simulation": ("Simulation",),
-    "statement": ("Statement", "saved"),
-    "statuses": ("TaskStatus",),
-    "sub_jobs": ("SubJob",),
-    "tasks": ("Task",),
+    "session.combine_rules": ("Vote",),
+    "session.session": ("Session",),
+    "session.simulation": ("Simulation",),
+    "session.statement": ("Statement", "saved"),
+    "model.statuses": ("TaskStatus",),
+    "model.sub_jobs": ("SubJob",),
+    "model.tasks": ("Task",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -14,34 +14,34 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.close import settle_groups, settle_queues
-from bayplan.batch.complaints import Nonsense, told_with_place
-from bayplan.batch.conf import BatchConfiguration
-from bayplan.batch.conf_file import ConfFile
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER, Ledger
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.config.conf_file import ConfFile
+from bayplan.batch.config.scheduler_conf import BatchConfiguration
+from bayplan.batch.config.volcano_quirk_fixes import Mend, mends_named
+from bayplan.batch.diagnostics.bad_annotations import Misreadings
+from bayplan.batch.diagnostics.plugin_faults import Nonsense, told_with_place
 from bayplan.batch.handle import BatchHandle, Outside, Reply
-from bayplan.batch.ledger import DEFAULT_SCHEDULER, Ledger
-from bayplan.batch.mends import Mend, mends_named
-from bayplan.batch.misreadings import Misreadings
-from bayplan.batch.nodes import NodeUsage
-from bayplan.batch.opening import opening
-from bayplan.batch.outbox import Outbox
-from bayplan.batch.outcome import GroupEvent, Outcome
+from bayplan.batch.model.nodes import NodeUsage
+from bayplan.batch.model.statuses import COMPLETED, TaskStatus, status_of
 from bayplan.batch.registry import ActionSet, PluginSet
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import COMPLETED, TaskStatus, status_of
+from bayplan.batch.session.close_session import settle_groups, settle_queues
+from bayplan.batch.session.commit import Outbox
+from bayplan.batch.session.open_session import opening
+from bayplan.batch.session.outcome import GroupEvent, Outcome
+from bayplan.batch.session.session import Session
 from bayplan.cache import Cache
 from bayplan.clock import Clock
+from bayplan.codec.quantity import QuantityError
 from bayplan.errors import BayplanError, PluginError
-from bayplan.framework.boundary import FAULTS
-from bayplan.framework.nominations import NominationLedger
-from bayplan.framework.registry import Registry
-from bayplan.framework.turns import finished
+from bayplan.framework.runtime.cooperative import finished
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.runtime.registry import Registry
 from bayplan.memory import without_collections
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.quantity import QuantityError
-from bayplan.objects.volcano import DEFAULT_QUEUE
+from bayplan.objects.volcano.types import DEFAULT_QUEUE
 from bayplan.telemetry.decisions import DecisionRing
 
 log = logging.getLogger(__name__)

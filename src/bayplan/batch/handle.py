@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from bayplan.batch.last_choices import LastChoices
-from bayplan.batch.mends import Mend
-from bayplan.batch.nodes import NodeUsage
-from bayplan.batch.shards import Shard
-from bayplan.batch.share import Share
+from bayplan.batch.config.volcano_quirk_fixes import Mend
+from bayplan.batch.evaluation.node_sampling import Share
+from bayplan.batch.evaluation.shard_filter import Shard
+from bayplan.batch.model.nodes import NodeUsage
+from bayplan.batch.session.last_choices import LastChoices
 from bayplan.cache import Cache
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
-from bayplan.framework.bind_requests import BindRequestDesk
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Writes
-from bayplan.framework.nominations import NominationLedger
-from bayplan.framework.registry import Registry
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.handle import Writes
+from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog
 from bayplan.telemetry.decisions import DecisionRing

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.complaints import Nonsense
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.diagnostics.plugin_faults import Nonsense
 from bayplan.batch.handle import BatchHandle
 from bayplan.errors import PluginError
-from bayplan.framework.boundary import FAULTS
-from bayplan.framework.contract import home_of, nearly
+from bayplan.framework.runtime.plugin_call import FAULTS
+from bayplan.framework.runtime.plugin_contract import home_of, nearly
 
 if TYPE_CHECKING:
-    from bayplan.batch.session import Session
+    from bayplan.batch.session.session import Session
 
 _CALLED = {
     "batch plugin": ("on_session_open", "on_session_close", "factory"),

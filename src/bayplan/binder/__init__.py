@@ -5,6 +5,6 @@ goes on from what the API server shows. `live.LiveBinder` is the whole of it; wh
 """
 
 from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
-from bayplan.objects.bind_requests import BindRequest, annotation_key, plugin_annotations
+from bayplan.objects.kai.bind_request import BindRequest, annotation_key, plugin_annotations
 
 __all__ = ["BindRequest", "BinderHandle", "BindingState", "RejectBind", "annotation_key", "plugin_annotations"]

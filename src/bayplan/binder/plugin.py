@@ -19,16 +19,16 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bayplan.api_writes import crash_points
+from bayplan.api_writes.crash_points import Reached
 from bayplan.cache import Cache
 from bayplan.client import Client, Resource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
-from bayplan.framework import steps
-from bayplan.framework.handle import Writes
-from bayplan.framework.intents import AnnotatePod
-from bayplan.framework.steps import Reached
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.framework.api.handle import Writes
+from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim
 
 PRE_BIND, POST_BIND, ROLLBACK = "pre_bind", "post_bind", "rollback"
@@ -65,7 +65,7 @@ class BinderHandle:
     cache: Cache
     claims: Resource | None = None
     """Device claims in the version that the server offers; None where it has none."""
-    reached: Reached = steps.unarmed
+    reached: Reached = crash_points.unarmed
     """Told the names of steps at which a crash leaves something behind."""
     waiting: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """`async with ctx.waiting():` around what only waits for others: no worker is held by it, and it ends as soon as

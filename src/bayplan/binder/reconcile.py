@@ -14,16 +14,23 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from bayplan.binder.carrying_out import CarryingOut
-from bayplan.binder.malformed import crowding, fault_of
+from bayplan.binder.binder import CarryingOut
+from bayplan.binder.cancellable_waits import Cancelled
+from bayplan.binder.informer_cache import Key, View
 from bayplan.binder.plugin import BindingState, InvalidRequest, RejectBind
-from bayplan.binder.reporting import FINISHING, TAKING_BACK, UNDER_WAY, Bound, NotBound, Reports
-from bayplan.binder.view import Key, View
-from bayplan.binder.waiting import Cancelled
+from bayplan.binder.status_updater import (
+    FINISHING,
+    TAKING_BACK,
+    UNDER_WAY,
+    Bound,
+    NotBound,
+    Reports,
+)
+from bayplan.binder.validation import crowding, fault_of
 from bayplan.clock import Clock
 from bayplan.errors import ApiError, BayplanError, Conflict, LeaseLost, NotFound
-from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, ObjectMeta, Pod
+from bayplan.objects.kai.bind_request import BindRequest
 
 log = logging.getLogger(__name__)
 

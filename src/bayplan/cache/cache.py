@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from bayplan.cache.aside import Aside
 from bayplan.cache.images import ImageTable
 from bayplan.cache.node_tree import NodeTree
+from bayplan.cache.removed_pods import Aside
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import CacheError
 from bayplan.objects.core import Node, Pod

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from bayplan.cel.cost import LIMIT as MAX_COST
-from bayplan.cel.cost import MAX_LENGTH
-from bayplan.cel.device import DeviceEnvironment, Expression
-from bayplan.cel.faults import CompileError, EvaluationError
-from bayplan.cel.objects import ObjectEnvironment, ObjectExpression
-from bayplan.cel.quantities import ParseQuantity, QuantityValue
-from bayplan.cel.semver import Semver
-from bayplan.cel.views import AttributeValue, DeviceView
+from bayplan.cel.device_expressions import DeviceEnvironment, Expression
+from bayplan.cel.errors import CompileError, EvaluationError
+from bayplan.cel.object_expressions import ObjectEnvironment, ObjectExpression
+from bayplan.cel.values.cost import LIMIT as MAX_COST
+from bayplan.cel.values.cost import MAX_LENGTH
+from bayplan.cel.values.device_view import AttributeValue, DeviceView
+from bayplan.cel.values.quantities import ParseQuantity, QuantityValue
+from bayplan.cel.values.semver import Semver
 
 __all__ = [
     "MAX_COST",

@@ -46,6 +46,19 @@ _VERBS = {
     "why": "Say why a pod is on its node, or on none, and what would have to change.",
 }
 
+_PACKAGES = {
+    name: f"{package}."
+    for package, names in {
+        "processes": "admission batch binder controllers kubelet run scheduler",
+        "objects": "apply delete get top crds why",
+        "volcano": "job podgroup queue",
+        "embedded": "cluster kubeconfig demo",
+        "simulation": "place record replay whatif simulate sweep conformance",
+        "configuration": "config plugin",
+    }.items()
+    for name in names.split()
+}
+
 
 class _LazyGroup(click.Group):
     """Knows its verbs by name and loads each from its own module: `--help` stays quick."""
@@ -56,7 +69,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
         if name not in _VERBS:
             return None
-        command = importlib.import_module(f"bayplan.cli.{name}").command
+        command = importlib.import_module(f"bayplan.cli.commands.{_PACKAGES.get(name, '')}{name}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -20,8 +20,8 @@ import click
 
 from bayplan import __version__
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder
-from bayplan.cli.completing import complete_contexts, complete_namespaces
-from bayplan.cli.stopping import run_until_stopped
+from bayplan.cli.flags.shell_completion import complete_contexts, complete_namespaces
+from bayplan.cli.signals import run_until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.errors import (

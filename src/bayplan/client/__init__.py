@@ -3,9 +3,9 @@
 Whoever needs the API server imports from this package alone.
 """
 
-from bayplan.client.applying import Applied, Applier
-from bayplan.client.blocking import BlockingService
-from bayplan.client.catalogue import Catalogue, NamedKind, UnknownKind, read_catalogue
+from bayplan.client.applier import Applied, Applier
+from bayplan.client.auth.connection_config import Target, find_target, in_cluster
+from bayplan.client.auth.secret import Secret
 from bayplan.client.client import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -22,17 +22,26 @@ from bayplan.client.confirmed_writes import (
     Written,
     worker_slot,
 )
-from bayplan.client.decoding import Unreadable
-from bayplan.client.discovery import Offered
-from bayplan.client.election import Election, Timings
-from bayplan.client.elections import Elections
+from bayplan.client.discovery.rest_mapper import (
+    Catalogue,
+    NamedKind,
+    UnknownKind,
+    read_catalogue,
+)
+from bayplan.client.discovery.served_resources import Offered
+from bayplan.client.election.leader_address import FORWARDED_TOKEN, leader_marks, path_to_leader
+from bayplan.client.election.leader_elector import Election, Timings
+from bayplan.client.election.multi_lease import Elections
+from bayplan.client.error_log_throttle import LastingFaults
 from bayplan.client.event_sink import EventSink, event_resource
-from bayplan.client.informer import EVERYTHING, Informer, Selection
-from bayplan.client.informers import Informers
-from bayplan.client.lasting import LastingFaults
-from bayplan.client.leaders import FORWARDED_TOKEN, leader_marks, path_to_leader
-from bayplan.client.lists import Listed
-from bayplan.client.pool import EAGER
+from bayplan.client.http.blocking_service import BlockingService
+from bayplan.client.http.connection_pool import EAGER
+from bayplan.client.http.service_client import NotPosted, Service
+from bayplan.client.http.transport import Guard, Transport
+from bayplan.client.informer.decoder import Unreadable
+from bayplan.client.informer.informer import EVERYTHING, Informer, Selection
+from bayplan.client.informer.informer_set import Informers
+from bayplan.client.informer.pager import Listed
 from bayplan.client.resources import (
     ACCESS_REVIEWS,
     CORE_EVENTS,
@@ -43,11 +52,7 @@ from bayplan.client.resources import (
     Resource,
     resource_of,
 )
-from bayplan.client.secret import Secret
-from bayplan.client.services import NotPosted, Service
 from bayplan.client.tables import Column, Row, Table, Wanted, read_table, watch_objects, watch_table
-from bayplan.client.target import Target, find_target, in_cluster
-from bayplan.client.transport import Guard, Transport
 
 __all__ = [
     "ACCESS_REVIEWS",

@@ -15,16 +15,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bayplan.client.backoff import Backoff
-from bayplan.client.decoding import Unreadable, decoder_of
-from bayplan.client.discovery import Offered, discover
-from bayplan.client.informer import EVERYTHING, Complaint, Handler, Informer, Selection
-from bayplan.client.lasting import SERVER, LastingFaults
-from bayplan.client.lists import Listed, list_all
-from bayplan.client.pool import EAGER, LIMIT
+from bayplan.client.auth.connection_config import Target
+from bayplan.client.discovery.served_resources import Offered, discover
+from bayplan.client.error_log_throttle import SERVER, LastingFaults
+from bayplan.client.http.connection_pool import EAGER, LIMIT
+from bayplan.client.http.transport import (
+    TIMEOUT_S,
+    Guard,
+    Observer,
+    Transport,
+)
+from bayplan.client.informer.backoff import Backoff
+from bayplan.client.informer.decoder import Unreadable, decoder_of
+from bayplan.client.informer.informer import (
+    EVERYTHING,
+    Complaint,
+    Handler,
+    Informer,
+    Selection,
+)
+from bayplan.client.informer.pager import Listed, list_all
 from bayplan.client.resources import PODS, Resource, query, resource_of
-from bayplan.client.target import Target
-from bayplan.client.transport import TIMEOUT_S, Guard, Observer, Transport
 from bayplan.clock import LoopClock
 from bayplan.errors import (
     ApiError,

@@ -17,11 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bayplan.client.client import Client
-from bayplan.client.discovery import Offered
+from bayplan.client.discovery.served_resources import Offered
 from bayplan.client.resources import CORE_EVENTS, EVENTS, Resource
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, LeaseLost, NotFound
-from bayplan.telemetry.core_events import CoreBook
-from bayplan.telemetry.event_books import FINISH, EventBook, EventWrite, SeriesBook
+from bayplan.telemetry.core_event_correlator import CoreBook
+from bayplan.telemetry.event_correlator import (
+    FINISH,
+    EventBook,
+    EventWrite,
+    SeriesBook,
+)
 from bayplan.telemetry.events import Event
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from bayplan.client.http.api_status import Status, fault
+from bayplan.client.http.transport import JSON, Transport
+from bayplan.client.informer.watcher import SILENCE_S, WATCH_S, Lines
 from bayplan.client.resources import Resource, query
-from bayplan.client.statuses import Status, fault
-from bayplan.client.transport import JSON, Transport
-from bayplan.client.watches import SILENCE_S, WATCH_S, Lines
 from bayplan.errors import ApiError
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
-from bayplan.client.lasting import SERVER, LastingFaults
+from bayplan.client.error_log_throttle import SERVER, LastingFaults
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict
 

@@ -14,8 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bayplan.config.duration import Duration, parse_duration
-from bayplan.config.go_base64 import Base64Error, decode_base64
+from bayplan.codec.go_base64 import Base64Error, decode_base64
+from bayplan.codec.go_duration import Duration, parse_duration
+from bayplan.codec.go_text import quote
+from bayplan.codec.json_text import (
+    JsonObject,
+    Member,
+    Node,
+    Number,
+)
 from bayplan.config.schema import (
     UINT8,
     BoolShape,
@@ -35,8 +42,6 @@ from bayplan.config.schema import (
     fields_by_name,
 )
 from bayplan.errors import ObjectError
-from bayplan.objects.go_text import quote
-from bayplan.objects.json_text import JsonObject, Member, Node, Number
 
 _MAX_STRICT_ERRORS = 100
 _TYPE_META = ("kind", "apiVersion")

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bayplan.config.args import ArgsKinds
-from bayplan.config.features import GANGS, PLACEMENTS
+from bayplan.config.feature_gates import GANGS, PLACEMENTS
 from bayplan.config.model import (
     DEFAULT_SCHEDULER_NAME,
     ClientConnection,
@@ -26,6 +25,7 @@ from bayplan.config.model import (
     Profile,
     ProfileSource,
 )
+from bayplan.config.plugin_args import ArgsKinds
 from bayplan.config.schema import RawArgs, Wire
 
 ALL = "*"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from bayplan.config.duration import Duration
+from bayplan.codec.go_duration import Duration
 from bayplan.config.schema import DurationShape, Field, RawArgs, StructShape, Wire, fields_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.objects.go_text import json_text, quote
+from bayplan.codec.go_text import json_text, quote
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bayplan.config.args import ArgsKinds
+from bayplan.codec.go_text import quote
+from bayplan.codec.json_text import JsonObject, Node, parse
+from bayplan.codec.yaml import is_json, to_json
 from bayplan.config.decode import DecodeError, decode_object, kind_of
 from bayplan.config.defaults import with_defaults
 from bayplan.config.encode import v1_form
@@ -27,12 +29,10 @@ from bayplan.config.model import (
     Profile,
     Settings,
 )
+from bayplan.config.plugin_args import ArgsKinds
 from bayplan.config.schema import Wire
 from bayplan.config.validation import validate
 from bayplan.errors import ConfigError, ObjectError
-from bayplan.objects.go_text import quote
-from bayplan.objects.json_text import JsonObject, Node, parse
-from bayplan.objects.yaml import is_json, to_json
 
 DECODING = "config"
 VALIDATION = "invalid"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from bayplan.config.duration import Duration
+from bayplan.codec.go_duration import Duration
 from bayplan.config.schema import KEEP, Embedded, Float32, Int32, Int64, RawArgs, Wire
 
 GROUP = "kubescheduler.config.k8s.io"

@@ -12,10 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from bayplan.codec.quantity import parse_quantity
 from bayplan.errors import ObjectError
-from bayplan.objects.gpu_sharing import GPU, RESERVATIONS
-from bayplan.objects.quantity import parse_quantity
-from bayplan.objects.validation import dns_label_problems, dns_subdomain_problems, label_value_problems
+from bayplan.objects.kai.gpu_sharing import GPU, RESERVATIONS
+from bayplan.objects.name_validation import dns_label_problems, dns_subdomain_problems, label_value_problems
 
 Amounts = dict[str, str | int | float]
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from bayplan.config.duration import Duration
-from bayplan.objects.json_text import parse, plain
+from bayplan.codec.go_duration import Duration
+from bayplan.codec.json_text import parse, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from bayplan.config.duration import Duration
-from bayplan.config.features import Features
-from bayplan.config.own_settings import OwnSettings
+from bayplan.codec.go_duration import Duration
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.feature_gates import Features
 
 _TEN_SECONDS = Duration.of_seconds(10)
 _FIVE_MINUTES = Duration.of_seconds(300)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bayplan.config.args import ArgsKinds
 from bayplan.config.defaults import ConfigurationDraft, ProfileDraft
 from bayplan.config.encode import internal_form
 from bayplan.config.field_errors import AsJson, FieldError, FieldPath, aggregate, duplicate, invalid, required
@@ -22,10 +21,11 @@ from bayplan.config.model import (
     Extender,
     LeaderElection,
 )
+from bayplan.config.plugin_args import ArgsKinds
 from bayplan.config.schema import RawArgs
 from bayplan.errors import ConfigError
+from bayplan.objects.name_validation import label_key_problems
 from bayplan.objects.resources import is_extended_resource_name
-from bayplan.objects.validation import label_key_problems
 
 REMOVED_PLUGINS = frozenset({"AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits"})
 

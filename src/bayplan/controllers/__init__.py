@@ -1,10 +1,9 @@
 """API clients that do what the other parts of a cluster do: controllers, and kubelets that run nothing."""
 
-from bayplan.controllers.fake_kubelet import FakeKubelet
-from bayplan.controllers.manager import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, chosen
-from bayplan.controllers.node_pools import NodePool, nodes_of
-from bayplan.controllers.node_template import NodeTemplate
-from bayplan.controllers.pod_stages import (
+from bayplan.controllers.kubelet.fake_kubelet import FakeKubelet
+from bayplan.controllers.kubelet.node_pools import NodePool, nodes_of
+from bayplan.controllers.kubelet.node_template import NodeTemplate
+from bayplan.controllers.kubelet.pod_stages import (
     EXIT_CODE,
     FAILURE_RATE,
     READY_AFTER,
@@ -13,7 +12,8 @@ from bayplan.controllers.pod_stages import (
     STOPS_AFTER,
     PodHabits,
 )
-from bayplan.controllers.volume_binder import make_default_class
+from bayplan.controllers.manager import CONTROLLER_NAMES, HOUSEKEEPING, Controllers, chosen
+from bayplan.controllers.storage.volume_binder import make_default_class
 
 __all__ = [
     "CONTROLLER_NAMES",

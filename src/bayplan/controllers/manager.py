@@ -16,35 +16,35 @@ import logging
 from collections.abc import Collection, Iterable
 
 from bayplan.client import Client
-from bayplan.controllers.batch.manager import (
+from bayplan.controllers.cleanup.garbage_collector import GarbageCollector
+from bayplan.controllers.cleanup.namespaces import Namespaces
+from bayplan.controllers.cleanup.ttl_after_finished import FinishedJobs
+from bayplan.controllers.core.controller import Controller
+from bayplan.controllers.core.shared_informers import World, supervised
+from bayplan.controllers.networking.endpoint_slices import EndpointSlices
+from bayplan.controllers.nodes.node_lifecycle import NodeLifecycle
+from bayplan.controllers.nodes.taint_eviction import PodGarbage, TaintEviction
+from bayplan.controllers.policy.disruption_budgets import Disruption
+from bayplan.controllers.policy.namespace_defaults import RootCertificates, ServiceAccounts
+from bayplan.controllers.policy.resource_quotas import Quotas
+from bayplan.controllers.storage.volume_binder import VolumeBinder
+from bayplan.controllers.storage.volume_protection import ClaimProtection, VolumeProtection
+from bayplan.controllers.volcano.manager import (
     BATCH_CONTROLLER_NAMES,
     NOT_HERE,
     VOLCANOS_NAMES,
     BatchControllers,
     batch_controller_name,
 )
-from bayplan.controllers.controller import Controller
-from bayplan.controllers.cron_jobs import CronJobs
-from bayplan.controllers.daemon_sets import DaemonSets
-from bayplan.controllers.deployments import Deployments
-from bayplan.controllers.disruption import Disruption
-from bayplan.controllers.endpoint_slices import EndpointSlices
-from bayplan.controllers.evictions import PodGarbage, TaintEviction
-from bayplan.controllers.finished_jobs import FinishedJobs
-from bayplan.controllers.furnishing import RootCertificates, ServiceAccounts
-from bayplan.controllers.garbage import GarbageCollector
-from bayplan.controllers.jobs import Jobs
-from bayplan.controllers.namespaces import Namespaces
-from bayplan.controllers.nodes import NodeLifecycle
-from bayplan.controllers.quotas import Quotas
-from bayplan.controllers.replica_sets import ReplicaSets
-from bayplan.controllers.resource_claims import ResourceClaims
-from bayplan.controllers.stateful_sets import StatefulSets
-from bayplan.controllers.volume_binder import VolumeBinder
-from bayplan.controllers.volume_protection import ClaimProtection, VolumeProtection
-from bayplan.controllers.world import World, supervised
+from bayplan.controllers.workloads.cron_jobs import CronJobs
+from bayplan.controllers.workloads.daemon_sets import DaemonSets
+from bayplan.controllers.workloads.deployments import Deployments
+from bayplan.controllers.workloads.jobs import Jobs
+from bayplan.controllers.workloads.replica_sets import ReplicaSets
+from bayplan.controllers.workloads.resource_claims import ResourceClaims
+from bayplan.controllers.workloads.stateful_sets import StatefulSets
 from bayplan.errors import UsageError
-from bayplan.objects.batch_words import SCHEDULER
+from bayplan.objects.volcano.constants import SCHEDULER
 from bayplan.telemetry.metrics import Registry
 
 log = logging.getLogger(__name__)

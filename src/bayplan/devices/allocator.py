@@ -16,13 +16,13 @@ from operator import is_not
 
 import msgspec
 
-from bayplan.devices.asks import Ask, alternatives
-from bayplan.devices.faults import AllocationError
+from bayplan.devices.assumptions import InUse
+from bayplan.devices.device_requests import Ask, alternatives
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import NodePools, PoolDevice, PoolIndex
 from bayplan.devices.results import allocation_result, node_selector
 from bayplan.devices.search import MAX_DEVICES, Pick, Search
 from bayplan.devices.selectors import DeviceSelectors
-from bayplan.devices.state import InUse
 from bayplan.objects.core import Node
 from bayplan.objects.resource import AllocationResult, DeviceClass, DeviceRequest, ResourceClaim
 

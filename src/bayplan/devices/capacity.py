@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from bayplan.codec.quantity import Format, Quantity, parse_quantity
 from bayplan.objects.meta import QuantityText
-from bayplan.objects.quantity import Format, Quantity, parse_quantity
 from bayplan.objects.resource import CapacityRequestPolicy, CapacityValidRange, DeviceCapacity
 
 Amounts = dict[str, Quantity]

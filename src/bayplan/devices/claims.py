@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bayplan.devices.faults import ClaimChanged, DeviceBindingFailed, DeviceBindingTimeout
+from bayplan.codec.go_text import quote
+from bayplan.devices.errors import ClaimChanged, DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.objects.core import Pod, PodResourceClaim
-from bayplan.objects.go_text import quote
 from bayplan.objects.meta import Condition
-from bayplan.objects.node_selectors import compile_node_selector
 from bayplan.objects.resource import (
     AllocatedDeviceStatus,
     AllocationResult,
     DeviceRequestAllocationResult,
     ResourceClaim,
 )
+from bayplan.objects.selectors.node_selectors import compile_node_selector
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 

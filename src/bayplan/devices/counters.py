@@ -10,10 +10,10 @@ that, a comparison for each counter of the pool.
 
 from __future__ import annotations
 
+from bayplan.codec.quantity import Quantity
+from bayplan.devices.assumptions import InUse
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import CounterName, NodePools, Pool, PoolDevice
-from bayplan.devices.state import InUse
-from bayplan.objects.quantity import Quantity
 
 _ZERO = Quantity()
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bayplan.devices.faults import AllocationError
+from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.identity import DeviceId, PoolId
 from bayplan.objects.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from bayplan.objects.node_selectors import compile_node_selector
-from bayplan.objects.quantity import Quantity, parse_quantity
 from bayplan.objects.resource import Device, DeviceTaint, ResourceSlice
-from bayplan.objects.selectors import SelectorError
+from bayplan.objects.selectors.label_selectors import SelectorError
+from bayplan.objects.selectors.node_selectors import compile_node_selector
 from bayplan.objects.taints import DO_NOT_SCHEDULE
 
 CounterName = tuple[str, str]

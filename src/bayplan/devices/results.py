@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
-from bayplan.devices.asks import Ask
-from bayplan.devices.faults import AllocationError
+from bayplan.devices.device_requests import Ask
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
 from bayplan.devices.search import Pick
 from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm

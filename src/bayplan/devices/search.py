@@ -19,16 +19,16 @@ from collections.abc import Callable, Generator, Sequence
 from enum import Enum
 
 from bayplan.devices import capacity
-from bayplan.devices.asks import Ask
+from bayplan.devices.assumptions import InUse
 from bayplan.devices.capacity import Amounts
 from bayplan.devices.constraints import Constraint, constraint_of
 from bayplan.devices.counters import CounterBook
-from bayplan.devices.faults import AllocationError, AllocationTimeout
+from bayplan.devices.device_requests import Ask
+from bayplan.devices.errors import AllocationError, AllocationTimeout
 from bayplan.devices.identity import DeviceId
 from bayplan.devices.pools import NodePools, PoolDevice
-from bayplan.devices.prospects import Prospects
+from bayplan.devices.search_pruning import Prospects
 from bayplan.devices.selectors import DeviceSelectors
-from bayplan.devices.state import InUse
 from bayplan.objects.core import Node
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.taints import tolerated

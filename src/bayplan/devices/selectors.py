@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Expression, Semver
-from bayplan.devices.asks import Ask, class_conditions
-from bayplan.devices.faults import AllocationError
+from bayplan.codec.quantity import parse_quantity
+from bayplan.devices.device_requests import Ask, class_conditions
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resource import Device, DeviceAttribute, DeviceClass
 
 _COMPILED = 256  # expressions kept; a cluster has a handful of classes and a few kinds of claims

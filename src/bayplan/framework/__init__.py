@@ -1,14 +1,21 @@
 """Extension points, statuses and everything a plugin author imports."""
 
-from bayplan.config.args import ArgsKind
 from bayplan.config.field_errors import FieldError, FieldPath, invalid
+from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import Wire
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.handle import Handle
-from bayplan.framework.intents import BindPod
-from bayplan.framework.plugin import (
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.diagnosis import Diagnosis
+from bayplan.framework.api.events import (
+    Action,
+    ClusterEvent,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import (
     MAX_SCORE,
     NarrowTo,
     Placement,
@@ -19,9 +26,19 @@ from bayplan.framework.plugin import (
     Wait,
     row_alone,
 )
-from bayplan.framework.registry import Registry
-from bayplan.framework.scoring import default_normalize
-from bayplan.framework.status import SKIP, SUCCESS, Code, Status, error, pending, unresolvable, unschedulable
+from bayplan.framework.api.status import (
+    SKIP,
+    SUCCESS,
+    Code,
+    Status,
+    error,
+    pending,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.framework.runtime.registry import Registry
+from bayplan.framework.runtime.scoring import default_normalize
+from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Node, Pod
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView, PodColumns, PodInfo, Snapshot
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayplan.clock import Clock
-from bayplan.framework.nominations import NominationLedger
+from bayplan.framework.runtime.nominator import NominationLedger
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 10.0, 600.0
 

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.errors import ObjectError
-from bayplan.objects import volcano
-from bayplan.objects.admission import check
 from bayplan.objects.core import (
     DEFAULT_SCHEDULER_NAME,
     Container,
@@ -28,12 +27,13 @@ from bayplan.objects.core import (
     PodSpec,
     ResourceRequirements,
 )
+from bayplan.objects.field_checks import check
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject, QuantityText, ResourceList
-from bayplan.objects.quantity import Quantity, parse_quantity
 from bayplan.objects.resource import DeviceRequest, DeviceSubRequest, ExactDeviceRequest, ResourceClaim
 from bayplan.objects.resources import is_hugepages, is_native, is_pod_level, pod_requests
 from bayplan.objects.storage import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
+from bayplan.objects.volcano import types as volcano
 from bayplan.objects.workloads import PriorityClass
 
 T = TypeVar("T", bound=KubeObject)

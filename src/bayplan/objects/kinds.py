@@ -14,8 +14,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects import bind_requests, core, resource, storage, volcano, workloads
+from bayplan.objects import (
+    core,
+    resource,
+    storage,
+    workloads,
+)
+from bayplan.objects.kai import bind_request
 from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import types as volcano
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -72,10 +79,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "BindRequest",
         "bindrequests",
-        bind_requests.GROUP,
-        bind_requests.BindRequest,
+        bind_request.GROUP,
+        bind_request.BindRequest,
         namespaced=True,
-        versions=(bind_requests.VERSION,),
+        versions=(bind_request.VERSION,),
     ),
 )
 """Of two kinds of one name the first is Kubernetes' own."""

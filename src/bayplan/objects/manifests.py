@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bayplan.codec.yaml import read_manifests
 from bayplan.errors import ObjectError
 from bayplan.objects.defaults import DEFAULT_NAMESPACE
 from bayplan.objects.kinds import KINDS, Kind, convert, find_kind, kind_of, kinds_by_name
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.yaml import read_manifests
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.objects.quantity import Format, Quantity
+from bayplan.codec.quantity import Format, Quantity
 from bayplan.objects.resources import is_dra_extended_resource_name, is_hugepages
 
 Amounts = dict[str, Quantity]

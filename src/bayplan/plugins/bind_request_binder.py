@@ -11,13 +11,18 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from bayplan.errors import ApiError, BayplanError
-from bayplan.framework.bind_requests import EXCLUDED, REQUEST_FIELDS
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Resource
-from bayplan.framework.handle import Handle
-from bayplan.framework.intents import CreateBindRequest
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status, error, unresolvable
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import (
+    SKIP,
+    Status,
+    error,
+    unresolvable,
+)
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED, REQUEST_FIELDS
+from bayplan.intents.pod_intents import CreateBindRequest
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
 

@@ -6,10 +6,10 @@ Asked at Bind, in the binding cycle. Cost: one request.
 from __future__ import annotations
 
 from bayplan.errors import ApiError, BayplanError
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
-from bayplan.framework.intents import BindPod
-from bayplan.framework.status import Status, error
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.status import Status, error
+from bayplan.intents.pod_intents import BindPod
 
 
 class DefaultBinder:

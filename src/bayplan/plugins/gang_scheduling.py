@@ -6,13 +6,19 @@ policy are concerned. Cost: a walk over the group's own pods.
 
 from __future__ import annotations
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Wait
-from bayplan.framework.status import Status, error, unresolvable
+from bayplan.codec.go_text import quote
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Wait
+from bayplan.framework.api.status import Status, error, unresolvable
 from bayplan.objects.core import Pod
-from bayplan.objects.go_text import quote
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.workloads import PodGroup
 

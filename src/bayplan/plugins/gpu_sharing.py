@@ -15,15 +15,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bayplan.errors import ObjectError
-from bayplan.framework.bind_requests import name_in_request
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Resource
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status, unresolvable, unschedulable
-from bayplan.objects.bind_requests import FRACTION, ReceivedGpu
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import (
+    SKIP,
+    Status,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.framework.runtime.bind_request_mutation import name_in_request
 from bayplan.objects.core import Pod
-from bayplan.objects.gpu_sharing import (
+from bayplan.objects.kai.bind_request import FRACTION, ReceivedGpu
+from bayplan.objects.kai.gpu_sharing import (
     GPU,
     GpuShare,
     device_memory,

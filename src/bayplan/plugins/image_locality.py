@@ -10,8 +10,8 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.objects.core import Pod
 from bayplan.objects.images import container_count, pod_images
 from bayplan.plugins.go_division import quotient

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import SKIP, Status
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import NodeTable

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Resource
-from bayplan.framework.plugin import Rejection, row_alone
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.events import Action, Cure, Resource
+from bayplan.framework.api.plugin import Rejection, row_alone
 from bayplan.objects.core import Pod
 from bayplan.snapshot import NodeTable
 

@@ -9,10 +9,21 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status, error, unschedulable
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    queue_if,
+)
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import (
+    SKIP,
+    Status,
+    error,
+    unschedulable,
+)
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.ports import HostPort, host_ports, ports_conflict

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.plugin import Rejection, row_alone
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.plugin import Rejection, row_alone
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.taints import UNSCHEDULABLE, tolerated

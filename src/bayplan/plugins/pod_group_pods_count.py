@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import MAX_SCORE, Placement
-from bayplan.framework.status import Status, error
-from bayplan.plugins.group_members import GroupRef, members_of
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import MAX_SCORE, Placement
+from bayplan.framework.api.status import Status, error
+from bayplan.plugins.pod_group_members import GroupRef, members_of
 
 NOTHING_ASSIGNED = "no pods from pod group are assigned to any of the candidate placements"
 

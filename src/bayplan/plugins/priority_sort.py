@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bayplan.framework.plugin import QueuedPod
+from bayplan.framework.api.plugin import QueuedPod
 
 
 class PrioritySort:

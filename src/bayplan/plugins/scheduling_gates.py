@@ -5,8 +5,15 @@ Asked when a pod is about to enter the queue. Cost: a look at one list.
 
 from __future__ import annotations
 
-from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.status import Status, unresolvable
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.status import Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 

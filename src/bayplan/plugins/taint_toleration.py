@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.scoring import default_normalize
-from bayplan.framework.status import Status, error
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import Status, error
+from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Node, Pod, Taint, Toleration
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.taints import DO_NOT_SCHEDULE, PREFER_NO_SCHEDULE, first_untolerated, tolerated

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Placement
-from bayplan.framework.status import Status, error
+from bayplan.codec.go_text import quote
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Placement
+from bayplan.framework.api.status import Status, error
 from bayplan.objects.core import Pod
-from bayplan.objects.go_text import quote
 from bayplan.objects.workloads import PodGroup
-from bayplan.plugins.group_members import GroupRef, members_of
+from bayplan.plugins.pod_group_members import GroupRef, members_of
 from bayplan.snapshot import LabelColumn, Snapshot
 
 ANYWHERE = ""

@@ -12,18 +12,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, queue_if
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Code, Status, unresolvable
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import (
+    SKIP,
+    Code,
+    Status,
+    unresolvable,
+)
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.snapshot import BoolVector, NodeTable, NodeView, PodInfo
 from bayplan.volumes.claims import ClaimNames, claims_by_name, named_claims
 from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
-from bayplan.volumes.faults import claim_not_found
+from bayplan.volumes.errors import claim_not_found
 from bayplan.volumes.lookup import claim_key
 
 DISK_CONFLICT = "node(s) had no available disk"

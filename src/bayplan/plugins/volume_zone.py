@@ -10,11 +10,18 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from bayplan.framework.cycle import Cycle, Key
-from bayplan.framework.events import Action, Cure, Hint, Resource, nothing, queue_if
-from bayplan.framework.handle import Handle
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.status import SKIP, Status, unresolvable
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import SKIP, Status, unresolvable
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -26,7 +33,12 @@ from bayplan.volumes.claims import (
     class_of_claim,
     named_claims,
 )
-from bayplan.volumes.faults import binding_mode_missing, claim_not_found, class_not_found, volume_not_found
+from bayplan.volumes.errors import (
+    binding_mode_missing,
+    claim_not_found,
+    class_not_found,
+    volume_not_found,
+)
 from bayplan.volumes.lookup import claim_key
 from bayplan.volumes.zones import SUCCESSOR, TOPOLOGY_LABELS, ZoneDemand, zone_demands
 

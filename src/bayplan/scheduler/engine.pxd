@@ -1,7 +1,7 @@
 cimport cython
 from bayplan.cache.cache cimport Cache as CCache
-from bayplan.framework.cycle cimport Cycle as CCycle
-from bayplan.scheduler.cycle cimport Attempts as CAttempts
+from bayplan.framework.api.cycle cimport Cycle as CCycle
+from bayplan.scheduler.cycle.scheduling_cycle cimport Attempts as CAttempts
 from bayplan.snapshot.snapshot cimport Snapshot as CSnapshot
 from bayplan.telemetry.decisions cimport DecisionRing as CDecisionRing
 

@@ -24,30 +24,35 @@ from bayplan.clock import Clock
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.model import Configuration, Profile
 from bayplan.errors import BayplanError, ConfigError
-from bayplan.framework.bind_requests import BindRequestDesk
-from bayplan.framework.boundary import PluginFault
-from bayplan.framework.classes import Classes
-from bayplan.framework.committing import PermitOutcome
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.handle import Writes
-from bayplan.framework.nominations import NominationLedger
-from bayplan.framework.points import QUEUE_SORT
-from bayplan.framework.profile import build_profile, close_all
-from bayplan.framework.registry import Registry
-from bayplan.framework.runtime import Framework
-from bayplan.framework.standing import Standing
-from bayplan.framework.status import Code, Status
-from bayplan.framework.waiting import WaitingPods
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.extension_points import QUEUE_SORT
+from bayplan.framework.api.handle import Writes
+from bayplan.framework.api.status import Code, Status
+from bayplan.framework.equivalence.class_evaluation import Standing
+from bayplan.framework.equivalence.equivalence_classes import Classes
+from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.binding_points import PermitOutcome
+from bayplan.framework.runtime.framework import Framework
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.plugin_call import PluginFault
+from bayplan.framework.runtime.profile import build_profile, close_all
+from bayplan.framework.runtime.registry import Registry
+from bayplan.framework.runtime.waiting_pods import WaitingPods
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import asks_alike
-from bayplan.scheduler.cycle import Ask, Attempts, Decision, TieBreak
-from bayplan.scheduler.extenders import Extender
-from bayplan.scheduler.handles import EngineHandle, NoWrites, Post
-from bayplan.scheduler.recording import record_of
-from bayplan.scheduler.sampling import Sampler, Share, share_for
+from bayplan.scheduler.cycle.decision_records import record_of
+from bayplan.scheduler.cycle.http_extender import Extender
+from bayplan.scheduler.cycle.node_sampling import Sampler, Share, share_for
+from bayplan.scheduler.cycle.scheduling_cycle import (
+    Ask,
+    Attempts,
+    Decision,
+    TieBreak,
+)
+from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites, Post
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector, Snapshot
 from bayplan.telemetry.decisions import DecisionRing
-from bayplan.telemetry.timings import PluginTimings
+from bayplan.telemetry.plugin_timings import PluginTimings
 
 _NO_WAITS: Mapping[str, float] = MappingProxyType({})
 

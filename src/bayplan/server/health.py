@@ -10,9 +10,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bayplan.objects.go_text import quote
-from bayplan.server.requests import Request
-from bayplan.server.responses import NOSNIFF, TEXT, Response, text
+from bayplan.codec.go_text import quote
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import (
+    NOSNIFF,
+    TEXT,
+    Response,
+    text,
+)
 from bayplan.telemetry.metrics import Counter, Gauge, Registry, Stability
 
 log = logging.getLogger(__name__)

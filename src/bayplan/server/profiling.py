@@ -14,9 +14,9 @@ import sys
 from collections.abc import Mapping
 
 from bayplan.clock import LoopClock
-from bayplan.server.plain import PlainHandler
-from bayplan.server.requests import Request
-from bayplan.server.responses import Response, text
+from bayplan.server.http.insecure_server import PlainHandler
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import Response, text
 
 _DEFAULT_S, _LONGEST_S = 30.0, 50.0
 _SHOWN = 60

@@ -15,19 +15,24 @@ import socket
 from dataclasses import dataclass, field
 
 from bayplan.clock import LoopClock
+from bayplan.codec.go_text import quote
 from bayplan.errors import ApiError, ServingError
-from bayplan.objects.go_text import quote
-from bayplan.server.authentication import Authenticator, User
-from bayplan.server.authorization import Asked, Authorizer
-from bayplan.server.connections import MAX_CONNECTIONS, Connections
-from bayplan.server.listening import Listening, bound
-from bayplan.server.page import Page
-from bayplan.server.pages import Views, routes_of
-from bayplan.server.requests import Request
-from bayplan.server.responses import NOT_FOUND, Response, status_object, text
-from bayplan.server.tls import ServingTls, TlsOptions
-from bayplan.server.trust import Trust
-from bayplan.server.why import answered, asked_about
+from bayplan.server.auth.authentication import Authenticator, User
+from bayplan.server.auth.authorization import Asked, Authorizer
+from bayplan.server.auth.client_authorities import Trust
+from bayplan.server.http.connections import MAX_CONNECTIONS, Connections
+from bayplan.server.http.listener import Listening, bound
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import (
+    NOT_FOUND,
+    Response,
+    status_object,
+    text,
+)
+from bayplan.server.http.serving_tls import ServingTls, TlsOptions
+from bayplan.server.http.why import answered, asked_about
+from bayplan.server.routes import Views, routes_of
+from bayplan.server.web.page import Page
 from bayplan.telemetry.access_metrics import ALLOWED, ERROR, NO_OPINION, AccessMetrics
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,13 @@ from typing import Any
 import yaml
 
 from bayplan.clock import Clock
-from bayplan.server.requests import Request
-from bayplan.server.responses import TEXT, Response, json_body, status_object
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import (
+    TEXT,
+    Response,
+    json_body,
+    status_object,
+)
 
 GROUP = "config.k8s.io"
 _VERSIONS = {"v1alpha1": True, "v1beta1": False}

@@ -14,14 +14,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bayplan.codec.quantity import int64
 from bayplan.objects.core import Node
 from bayplan.objects.ports import HostPort
-from bayplan.objects.quantity import int64
 from bayplan.objects.resources import allocatable_amounts
 from bayplan.objects.taints import timeless
+from bayplan.snapshot.intern_tables import (
+    BoolVector,
+    IdVector,
+    IntVector,
+    Vocabulary,
+)
 from bayplan.snapshot.labels import LabelColumns
 from bayplan.snapshot.pod_info import BEFORE_REQUESTS, SMALL, PodInfo
-from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector, Vocabulary
 
 COMPILED = not __file__.endswith(".py")
 _IMAGE_COLUMNS_BYTES = 64 << 20

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayplan.objects.core import Node
-from bayplan.snapshot.vocabulary import IdVector
+from bayplan.snapshot.intern_tables import IdVector
 
 _SLACK = 64
 

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from bayplan.objects.affinity import PodAffinityTerms, affinity_terms
+from bayplan.codec.quantity import int64
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.ports import HostPort, host_ports
-from bayplan.objects.quantity import int64
 from bayplan.objects.resources import (
     accounted_nonzero,
     accounted_requests,
@@ -27,8 +26,14 @@ from bayplan.objects.resources import (
     fit_score_requests,
     takes_alike,
 )
+from bayplan.objects.selectors.pod_affinity import PodAffinityTerms, affinity_terms
 from bayplan.objects.volumes import Volume
-from bayplan.snapshot.vocabulary import IntVector, PodKind, Vocabulary, like_kind
+from bayplan.snapshot.intern_tables import (
+    IntVector,
+    PodKind,
+    Vocabulary,
+    like_kind,
+)
 
 T = TypeVar("T")
 

@@ -13,9 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bayplan.objects.affinity import PodAffinityTerms
+from bayplan.objects.selectors.pod_affinity import PodAffinityTerms
+from bayplan.snapshot.intern_tables import (
+    BoolVector,
+    IntVector,
+    Lookup,
+    PodKind,
+    SlotVector,
+    Vocabulary,
+)
 from bayplan.snapshot.pod_info import PodInfo
-from bayplan.snapshot.vocabulary import BoolVector, IntVector, Lookup, PodKind, SlotVector, Vocabulary
 
 NO_TERMS = -1
 """Where an id of affinity terms is expected, and the pod has none."""

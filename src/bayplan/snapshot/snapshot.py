@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bayplan.snapshot.catalog import Catalog
+from bayplan.objects.catalog import Catalog
 from bayplan.snapshot.columns import NodeColumns
+from bayplan.snapshot.intern_tables import Vocabulary
 from bayplan.snapshot.journal import Journal
 from bayplan.snapshot.pods import PodColumns
 from bayplan.snapshot.table import NodeTable, RowVector
-from bayplan.snapshot.vocabulary import Vocabulary
 
 
 class Snapshot:

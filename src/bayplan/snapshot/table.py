@@ -17,10 +17,10 @@ import numpy.typing as npt
 from bayplan.objects.core import Node, Taint
 from bayplan.objects.ports import ANY_ADDRESS, HostPort
 from bayplan.snapshot.columns import ImageState, NodeColumns
-from bayplan.snapshot.interning import Interner
+from bayplan.snapshot.intern_tables import BoolVector, IdVector, IntVector
+from bayplan.snapshot.interner import Interner
 from bayplan.snapshot.labels import LabelColumn
 from bayplan.snapshot.pod_info import PodInfo
-from bayplan.snapshot.vocabulary import BoolVector, IdVector, IntVector
 
 if TYPE_CHECKING:
     from bayplan.snapshot.snapshot import Snapshot

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import msgspec
 
-from bayplan.objects.relaxing import Change
+from bayplan.objects.pod_relaxations import Change
 from bayplan.telemetry.decisions import ScoredNode, rounded
 
 PLACED, PENDING, BINDING, WAITING = "placed", "pending", "binding", "waiting"

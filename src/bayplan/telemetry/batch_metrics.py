@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from bayplan.objects.batch_words import GROUP_NAME
 from bayplan.objects.core import Pod
+from bayplan.objects.volcano.constants import GROUP_NAME
 from bayplan.telemetry.metrics import (
     Counter,
     Gauge,

@@ -15,7 +15,7 @@ from bayplan.clock import Clock
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import Api, KubeObject, micro_time
-from bayplan.objects.validation import dns_subdomain_problems
+from bayplan.objects.name_validation import dns_subdomain_problems
 
 NOTE_BYTES = 1024
 """The longest note that the API server takes."""

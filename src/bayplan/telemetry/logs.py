@@ -22,8 +22,13 @@ from pathlib import PurePath
 from typing import Any, TextIO
 
 from bayplan.clock import Clock
+from bayplan.codec.go_text import (
+    go_value,
+    json_string,
+    json_text,
+    quote,
+)
 from bayplan.errors import UsageError
-from bayplan.objects.go_text import go_value, json_string, json_text, quote
 
 TEXT, JSON = "text", "json"
 OUTCOME = 2

@@ -14,8 +14,8 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import ClassVar, Generic, TypeVar
 
+from bayplan.codec.go_text import go_value
 from bayplan.errors import UsageError
-from bayplan.objects.go_text import go_value
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 PIECE_LINES = 500

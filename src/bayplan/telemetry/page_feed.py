@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from bayplan.telemetry.batch_metrics import BatchMetrics, SessionOutcome
+from bayplan.telemetry.decision_text import why
 from bayplan.telemetry.decisions import DecisionRecord, DecisionRing
-from bayplan.telemetry.explain import why
 from bayplan.telemetry.metrics import HistogramValue
 from bayplan.telemetry.scheduler_metrics import ERROR, SCHEDULED, UNSCHEDULABLE, SchedulerMetrics
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from bayplan.objects.batch_words import GROUP_NAME
+from bayplan.codec.quantity import parse_quantity
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import accounted_requests, allocatable_amounts, amount_of
-from bayplan.objects.volcano import PodGroup, Queue
+from bayplan.objects.volcano.constants import GROUP_NAME
+from bayplan.objects.volcano.types import PodGroup, Queue
 
 NODES, PODS, GROUPS, QUEUES = "nodes", "pods", "groups", "queues"
 TABLES = (QUEUES, GROUPS, NODES, PODS)

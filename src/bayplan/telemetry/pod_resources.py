@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from bayplan.codec.quantity import Quantity
 from bayplan.objects.core import Pod
-from bayplan.objects.quantity import Quantity
 from bayplan.objects.resources import (
     CPU,
     EPHEMERAL_STORAGE,

@@ -18,7 +18,13 @@ from bayplan.telemetry.metrics import (
     Stability,
     exponential_buckets,
 )
-from bayplan.telemetry.timings import LOOK_UP_BUCKETS, PLUGIN_BUCKETS, POINT_BUCKETS, PluginTimings, PointTimings
+from bayplan.telemetry.plugin_timings import (
+    LOOK_UP_BUCKETS,
+    PLUGIN_BUCKETS,
+    POINT_BUCKETS,
+    PluginTimings,
+    PointTimings,
+)
 
 _BETA, _STABLE = Stability.BETA, Stability.STABLE
 _ATTEMPT = exponential_buckets(0.001, 2, 15)

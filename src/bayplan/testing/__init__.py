@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayplan.testing.batch import BatchHarness, BatchResult
     from bayplan.testing.batch_builders import (
         Gang,
         make_gang,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         make_pod_group,
         make_queue,
     )
+    from bayplan.testing.batch_harness import BatchHarness, BatchResult
     from bayplan.testing.builders import (
         make_affinity,
         make_container,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         make_toleration,
     )
     from bayplan.testing.harness import Harness
+    from bayplan.testing.recorded_writes import RecordedWrites
     from bayplan.testing.strategies import (
         Cluster,
         check_forms_agree,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         nodes,
         pods,
     )
-    from bayplan.testing.writes import RecordedWrites
 
 __all__ = [
     "BatchHarness",
@@ -75,10 +75,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "batch": ("BatchHarness", "BatchResult"),
+    "batch_harness": ("BatchHarness", "BatchResult"),
     "batch_builders": ("Gang", "make_gang", "make_hyper_node", "make_option", "make_pod_group", "make_queue"),
     "harness": ("Harness",),
-    "writes": ("RecordedWrites",),
+    "recorded_writes": ("RecordedWrites",),
     "strategies": ("Cluster", "check_forms_agree", "check_sharing_agrees", "clusters", "label_sets", "nodes", "pods"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

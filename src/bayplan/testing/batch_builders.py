@@ -12,13 +12,13 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from bayplan.batch.conf import FLAGS, PluginOption
-from bayplan.batch.ledger import DEFAULT_SCHEDULER
-from bayplan.batch.tasks import GROUP_NAME, TASK_SPEC
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.batch.config.scheduler_conf import FLAGS, PluginOption
+from bayplan.batch.model.tasks import GROUP_NAME, TASK_SPEC
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta, QuantityText, ResourceList
-from bayplan.objects.volcano import (
+from bayplan.objects.volcano.types import (
     DEFAULT_QUEUE,
     HARD,
     ExactMatch,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bayplan.codec.quantity import QuantityError, parse_quantity
 from bayplan.errors import UsageError
 from bayplan.objects.core import (
     Affinity,
@@ -40,7 +41,6 @@ from bayplan.objects.core import (
     WeightedPodAffinityTerm,
 )
 from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, QuantityText, ResourceList
-from bayplan.objects.quantity import QuantityError, parse_quantity
 from bayplan.objects.storage import (
     ClaimReference,
     CsiVolumeSource,

@@ -22,23 +22,28 @@ import numpy as np
 from bayplan.app import configured, filled_cache
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError, UsageError
-from bayplan.framework.committing import Committing
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.diagnosis import Diagnosis
-from bayplan.framework.events import ClusterEvent, Cure, Hint
-from bayplan.framework.profile import Profile
-from bayplan.framework.runtime import Framework
-from bayplan.framework.status import Code, Status
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.diagnosis import Diagnosis
+from bayplan.framework.api.events import ClusterEvent, Cure, Hint
+from bayplan.framework.api.status import Code, Status
+from bayplan.framework.runtime.binding_points import Committing
+from bayplan.framework.runtime.framework import Framework
+from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import admitted, with_identity, with_priority
 from bayplan.objects.meta import KubeObject
-from bayplan.scheduler.cycle import Decision
+from bayplan.scheduler.cycle.scheduling_cycle import Decision
 from bayplan.scheduler.engine import Placed, PodEngine
 from bayplan.snapshot import NodeTable
-from bayplan.telemetry.explain import why
+from bayplan.telemetry.decision_text import why
 from bayplan.testing.builders import LONG_AGO, listed
-from bayplan.testing.profiles import Config, registry_with, text_for, text_of
-from bayplan.testing.writes import RecordedWrites, writing_to
+from bayplan.testing.profile_config import (
+    Config,
+    registry_with,
+    text_for,
+    text_of,
+)
+from bayplan.testing.recorded_writes import RecordedWrites, writing_to
 
 OK: Literal["ok"] = "ok"
 

@@ -16,14 +16,14 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bayplan.errors import BayplanError, UsageError
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import Rejection, row_alone
-from bayplan.framework.points import FILTER, SCORE
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.extension_points import FILTER, SCORE
+from bayplan.framework.api.plugin import Rejection, row_alone
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.snapshot import IntVector, NodeTable
 from bayplan.testing.builders import HOSTNAME, make_node, make_pod
-from bayplan.testing.forms import disagreements, twins_differ
+from bayplan.testing.form_checks import disagreements, twins_differ
 from bayplan.testing.harness import Harness
 
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.volumes.claims import class_of_volume
-from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.lookup import Derived, VolumeLookup
 
 T = TypeVar("T", bound=KubeObject)

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bayplan.objects.node_selectors import NodeSelectorMatcher
+from bayplan.objects.selectors.node_selectors import NodeSelectorMatcher
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.claims import SELECTED_NODE, PodClaims, class_of_claim
 from bayplan.volumes.csi import translated_affinity, volume_plugin
-from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.lookup import VolumeLookup
-from bayplan.volumes.matching import (
+from bayplan.volumes.volume_matcher import (
     Candidates,
     Labels,
     Provisioning,

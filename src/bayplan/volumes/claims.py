@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from bayplan.objects.core import Pod
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from bayplan.volumes.faults import VolumeError, binding_mode_missing, claim_not_found
+from bayplan.volumes.errors import VolumeError, binding_mode_missing, claim_not_found
 from bayplan.volumes.lookup import VolumeLookup, claim_key
 
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"

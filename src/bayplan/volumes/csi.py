@@ -23,7 +23,7 @@ from bayplan.objects.storage import (
     VolumeNodeAffinity,
 )
 from bayplan.objects.volumes import AzureDisk, Volume
-from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, DELIMITER, REGION, ZONE
 
 MIGRATED_PLUGINS = "storage.alpha.kubernetes.io/migrated-plugins"

@@ -15,7 +15,7 @@ from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttach
 from bayplan.objects.volumes import Volume
 from bayplan.volumes.claims import class_of_claim, not_owner
 from bayplan.volumes.csi import PLUGINS, csi_source, inline_handle, inline_plugin, volume_plugin
-from bayplan.volumes.faults import VolumeError, claim_not_found
+from bayplan.volumes.errors import VolumeError, claim_not_found
 from bayplan.volumes.lookup import VolumeLookup, claim_key
 
 Attached = dict[str, str]

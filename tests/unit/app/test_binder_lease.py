@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.app.explaining import _as_held
+from bayplan.explain.engine_dispatch import _as_held
 from bayplan.telemetry.answers import EXPIRED, FREE, HELD
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,18 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from batch_builders import make_group, make_member, make_queue
-from bayplan.binder.live import LiveBinder
+from bayplan.binder.controller import LiveBinder
 from bayplan.client import CORE_EVENTS, EventSink
 from bayplan.clock import ManualClock, SystemClock
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
-from binder_rig import BinderRig, on_rig
-from builders import make_node, make_pod
-from live_batch_rig import batch_running
-from live_rig import asking_the_binder, by_requests, running
-from lost_lease import StaleLease, complaints, unsent
-from wire_server import Reply, WireServer, on_loop, until
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.framework import make_node, make_pod
+from support.fakes.http_server import (
+    Reply,
+    WireServer,
+    on_loop,
+    until,
+)
+from support.harness.live_batch import batch_running
+from support.harness.live_scheduler import asking_the_binder, by_requests, running
+from support.harness.lost_lease import StaleLease, complaints, unsent
+from support.harness.reconciler import BinderRig, on_rig
 
 MANY = 15
 NODE = make_node("n", cpu="100")

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from bayplan.app import configured, known_plugins, scheduler_process
-from bayplan.scheduler.reloading import PluginSource
-from controlled import QUICK, UNSEEN
-from patience import DEADLINE_S
-from served_cluster import served
-from wire_server import on_loop
+from bayplan.scheduler.live.plugin_reloader import PluginSource
+from support.fakes.http_server import on_loop
+from support.harness.controllers import QUICK, UNSEEN
+from support.harness.deadlines import DEADLINE_S
+from support.harness.embedded_cluster import served
 
 
 @on_loop

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bayplan.batch.actions import default_actions
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
 from bayplan.batch.plugins import default_batch_plugins
 
 DEFAULTS: dict[str, dict[str, Any]] = {

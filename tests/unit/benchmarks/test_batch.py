@@ -29,7 +29,7 @@ from benchmarks.measuring import Latencies, Undecided
 from click.testing import CliRunner
 
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.session import Session
+from bayplan.batch.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from bayplan.config.defaults import DEFAULT_PLUGINS
 from bayplan.config.model import MULTI_POINT
-from bayplan.framework.scoring import Scores
-from bayplan.scheduler.cycle import Decision
+from bayplan.framework.runtime.scoring import Scores
+from bayplan.scheduler.cycle.scheduling_cycle import Decision
 from bayplan.snapshot import NodeTable
-from builders import FITS, make_node, make_pod, make_snapshot
 from naive import image_locality, inter_pod_affinity, pod_topology_spread
+from support.builders.framework import (
+    FITS,
+    make_node,
+    make_pod,
+    make_snapshot,
+)
 
 few = settings(max_examples=40)
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from bayplan.objects.core import Pod
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.storage import CsiNode
-from builders import changed
+from support.builders.framework import changed
 
 FILES = {
     "node.yaml": """

@@ -7,10 +7,16 @@ from typing import Any
 from benchmarks.perf.background import Background
 from benchmarks.perf.waiting import WaitingLine
 
-from bayplan.framework.events import Action, ClusterEvent, Cure, Hint, Resource
+from bayplan.framework.api.events import (
+    Action,
+    ClusterEvent,
+    Cure,
+    Hint,
+    Resource,
+)
 from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo
-from builders import make_node, make_pod
+from support.builders.framework import make_node, make_pod
 
 
 def test_skipping_moves_the_clock_and_late_tasks_do_not_catch_up() -> None:

@@ -7,13 +7,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bayplan.api_writes.writes import ApiWrites
 from bayplan.binder.plugin import BinderHandle
 from bayplan.cache import Cache
 from bayplan.errors import Conflict, Unreachable
 from bayplan.objects.core import Pod
-from bayplan.scheduler.writing import ApiWrites
-from binder_rig import PODS, SPACE, BinderRig, on_rig
-from live_rig import RecordedEvents
+from support.harness.live_scheduler import RecordedEvents
+from support.harness.reconciler import (
+    PODS,
+    SPACE,
+    BinderRig,
+    on_rig,
+)
 
 
 def handle(rig: BinderRig) -> BinderHandle:

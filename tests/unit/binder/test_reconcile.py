@@ -9,17 +9,23 @@ from typing import Any
 
 import pytest
 
-from bayplan.binder import view
-from bayplan.binder.malformed import fault_of
+from bayplan.api_writes.bind_request_writes import RequestWrites
+from bayplan.binder import informer_cache
 from bayplan.binder.plugin import RejectBind
+from bayplan.binder.validation import fault_of
 from bayplan.errors import BayplanError, ObjectError
-from bayplan.framework.intents import CreateBindRequest
-from bayplan.objects.bind_request_definition import bind_request_definition
-from bayplan.objects.bind_requests import BindRequest, new_request
+from bayplan.intents.pod_intents import CreateBindRequest
 from bayplan.objects.core import Pod
-from bayplan.scheduler.request_writing import RequestWrites
+from bayplan.objects.kai.bind_request import BindRequest, new_request
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.testing import make_pod
-from binder_rig import PODS, REQUESTS, BinderRig, Noting, on_rig
+from support.harness.reconciler import (
+    PODS,
+    REQUESTS,
+    BinderRig,
+    Noting,
+    on_rig,
+)
 
 
 def test_a_pod_is_bound_and_everybody_is_told(tmp_path: Path) -> None:
@@ -412,7 +418,7 @@ def test_the_server_is_asked_for_the_request_once_more_where_the_preparation_too
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
 ) -> None:
     """The watch has not told yet that it is deleted; whoever was quick binds the pod, which the engine sees by it."""
-    monkeypatch.setattr(view, "ASK_AGAIN_S", 0.0 if is_slow else 60.0)
+    monkeypatch.setattr(informer_cache, "ASK_AGAIN_S", 0.0 if is_slow else 60.0)
 
     class Deleting(Noting):
         rig: BinderRig

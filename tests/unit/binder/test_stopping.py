@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bayplan.app.binding import BinderProcess
-from bayplan.devices.intents import AwaitDevices
-from bayplan.framework.intents import AnnotatePod
+from bayplan.app.binder import BinderProcess
+from bayplan.devices.claim_intents import AwaitDevices
+from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Pod
-from binder_rig import PODS, BinderRig, on_rig
-from wire_server import on_loop, until
+from support.fakes.http_server import on_loop, until
+from support.harness.reconciler import PODS, BinderRig, on_rig
 
 
 class Gate:

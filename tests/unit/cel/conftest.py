@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bayplan.cel import CompileError, DeviceEnvironment, DeviceView, EvaluationError, Semver
-from bayplan.objects.quantity import Quantity
+from bayplan.codec.quantity import Quantity
 
 Ask = Callable[[str], "bool | str"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bayplan.cel import CompileError
-from bayplan.cel.source import Source
+from bayplan.cel.parser.source import Source
 
 Ask = Callable[[str], "bool | str"]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from bayplan.cel import CompileError
-from bayplan.cel.cost import LIMIT
-from bayplan.cel.faults import Abort
+from bayplan.cel.errors import Abort
 from bayplan.cel.libraries import strings
 from bayplan.cel.libraries.lists import numbers
-from bayplan.cel.source import MAX_ERRORS, Source
+from bayplan.cel.parser.source import MAX_ERRORS, Source
+from bayplan.cel.values.cost import LIMIT
 
 Ask = Callable[[str], "bool | str"]
 

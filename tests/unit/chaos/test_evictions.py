@@ -6,7 +6,7 @@ import pytest
 
 from chaos.invariants.evictions import PREEMPTOR_LABEL, UNIFORM_LABEL, Evictions
 from chaos.objects import Tree
-from chaos_histories import Story, node, pod
+from support.builders.chaos_histories import Story, node, pod
 
 
 def _scenario(victims: int, preemptor_node: str = "n", *, outage: bool = False) -> tuple[Story, list[str]]:

@@ -10,7 +10,13 @@ from chaos.fitting import fitting_pods
 from chaos.invariants.devices import RESERVATIONS
 from chaos.objects import Tree, uid
 from chaos.workload import shapes
-from chaos_histories import POOL, Story, claim, node, pod
+from support.builders.chaos_histories import (
+    POOL,
+    Story,
+    claim,
+    node,
+    pod,
+)
 
 GPU = "nvidia.com/gpu"
 SPREAD = [

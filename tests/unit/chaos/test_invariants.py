@@ -16,7 +16,15 @@ from chaos.invariants.server import Durability, Requests
 from chaos.invariants.volumes import ExclusiveClaims, VolumesOfBoundPods, VolumesOnce
 from chaos.objects import Tree, uid
 from chaos.workload import shapes
-from chaos_histories import POOL, Story, allocate, bind_request, claim, node, pod
+from support.builders.chaos_histories import (
+    POOL,
+    Story,
+    allocate,
+    bind_request,
+    claim,
+    node,
+    pod,
+)
 
 GPU = "nvidia.com/gpu"
 ANTI = {

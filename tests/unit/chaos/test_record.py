@@ -11,7 +11,7 @@ from chaos.knowledge import BASE_S, Knowledge
 from chaos.objects import Tree, node_of
 from chaos.quantities import milli, pod_requests
 from chaos.record import KEPT_S, Change, Record
-from chaos_histories import pod
+from support.builders.chaos_histories import pod
 
 DRIVER = Path(__file__).parents[2] / "chaos"
 

@@ -17,7 +17,7 @@ from chaos.proxy.server import WriteLine, WriteLog
 from chaos.recovery import Recovery
 from chaos.report import as_text, summarize
 from chaos.violations import describe
-from chaos_histories import Story, pod
+from support.builders.chaos_histories import Story, pod
 
 TOTALS: dict[str, Any] = {
     "created": 5,

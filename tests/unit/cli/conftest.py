@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from command_runs import Run, ran
+from support.harness.in_process_commands import Run, ran
 
 
 @pytest.fixture

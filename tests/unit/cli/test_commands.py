@@ -18,7 +18,7 @@ import yaml
 
 from bayplan.cli import cli, main
 from bayplan.errors import ConfigError
-from command_runs import Ended, Run
+from support.harness.in_process_commands import Ended, Run
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 NODE = {
@@ -170,7 +170,7 @@ def test_a_fault_without_a_file_names_none(run: Run, monkeypatch: pytest.MonkeyP
     def refused(*_: object, **__: object) -> None:
         raise ConfigError("odd", stage="profile")
 
-    monkeypatch.setattr("bayplan.cli.options.build_engine", refused)
+    monkeypatch.setattr("bayplan.cli.engine_setup.build_engine", refused)
     assert one_sentence(run("config", "show")) == "odd; see docs/configuration.md"
 
 
@@ -686,8 +686,8 @@ def test_a_file_that_the_system_refuses_is_named(run: Run, monkeypatch: pytest.M
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/var/lib/thing")
 
-    monkeypatch.setattr("bayplan.cli.crds.command.callback", refuse)
-    monkeypatch.setattr("bayplan.cli.crds.command.params", [])
+    monkeypatch.setattr("bayplan.cli.commands.objects.crds.command.callback", refuse)
+    monkeypatch.setattr("bayplan.cli.commands.objects.crds.command.params", [])
     ended = run("crds")
     assert one_sentence(ended).startswith("cannot use /var/lib/thing: Permission denied; make it readable")
     assert ended.code == 1

@@ -7,13 +7,32 @@ from typing import Any
 
 import pytest
 
-from bayplan.cli.delete import _delete, _delete_one, _Doomed, _gone, _How, _meant
+from bayplan.cli.commands.objects.delete import (
+    _delete,
+    _delete_one,
+    _Doomed,
+    _gone,
+    _How,
+    _meant,
+)
 from bayplan.client import NamedKind, resource_of
 from bayplan.errors import Conflict, NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
-from command_runs import NOWHERE, Run
-from wire_server import Answer, Feed, Reply, WireServer, deleted, error, listed, modified, node, on_loop, status
+from support.fakes.http_server import (
+    Answer,
+    Feed,
+    Reply,
+    WireServer,
+    deleted,
+    error,
+    listed,
+    modified,
+    node,
+    on_loop,
+    status,
+)
+from support.harness.in_process_commands import NOWHERE, Run
 
 NODES = NamedKind(resource=resource_of(kind_of(Node)), kind="Node")
 A = _Doomed(NODES, "", "a")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_runs import Run
+from support.harness.in_process_commands import Run
 
 Tree = dict[str, Any]
 Files = Callable[..., Path]

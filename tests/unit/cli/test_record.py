@@ -8,16 +8,29 @@ from typing import Any
 
 import pytest
 
-from bayplan.cli.cluster_source import Source
-from bayplan.cli.record import _seconds, _told, recorded, without_names
+from bayplan.cli.commands.simulation.cluster_source import Source
+from bayplan.cli.commands.simulation.record import (
+    _seconds,
+    _told,
+    recorded,
+    without_names,
+)
 from bayplan.errors import UsageError
 from bayplan.objects.core import PodStatus
 from bayplan.objects.meta import Condition, KubeObject
-from bayplan.sim.recording import DECIDED, OBSERVED, Change, Header, Recording, Verdict, read_recording
-from bayplan.sim.still_cluster import Setup
+from bayplan.sim.offline.offline_cluster import Setup
+from bayplan.sim.recordings.recording_file import (
+    DECIDED,
+    OBSERVED,
+    Change,
+    Header,
+    Recording,
+    Verdict,
+    read_recording,
+)
 from bayplan.testing import make_node, make_pod, make_storage_class
-from command_runs import Run
 from docs.fences import ROOT
+from support.harness.in_process_commands import Run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SETUP = Setup(batch_schedulers=("gangs",))

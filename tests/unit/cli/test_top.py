@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bayplan.cli.cluster_view import WINDOW_S, ClusterView, NodeUse
-from bayplan.cli.top import devices_of, gauge, ordered, picture, state_of, told
+from bayplan.cli.cluster_monitor import WINDOW_S, ClusterView, NodeUse
+from bayplan.cli.commands.objects.top import (
+    devices_of,
+    gauge,
+    ordered,
+    picture,
+    state_of,
+    told,
+)
 from bayplan.client import Client, Target
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node, Pod, PodStatus

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bayplan.client.cancellation import Cancellation, finish_write, leave_cancellation, start_cancellable
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
 
 
 class Write:

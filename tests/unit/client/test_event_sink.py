@@ -16,7 +16,16 @@ from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
-from wire_server import Answer, Hang, Reply, Request, WireServer, on_loop, status, until
+from support.fakes.http_server import (
+    Answer,
+    Hang,
+    Reply,
+    Request,
+    WireServer,
+    on_loop,
+    status,
+    until,
+)
 
 UNSCHEDULABLE = {"type": "Warning", "reason": "Unschedulable", "action": "", "note": "no room"}
 PATH = "/apis/events.k8s.io/v1/namespaces/team/events"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.client.target import Target, find_target
-from wire_server import Reply, WireServer, on_loop
+from bayplan.client.auth.connection_config import Target, find_target
+from support.fakes.http_server import Reply, WireServer, on_loop
 
 SECRET = "s3cr3t-t0k3n"
 _EXEC_VERSION = "client.authentication.k8s.io/v1"

@@ -10,7 +10,7 @@ import pytest
 
 from bayplan.config.load import load
 from bayplan.errors import ConfigError
-from bayplan.plugins.args import ARGS_KINDS
+from bayplan.plugins.args_kinds import ARGS_KINDS
 
 HEADER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bayplan.config.duration import Duration
+from bayplan.codec.go_duration import Duration
 from bayplan.config.extenders import apply_extenders
 from bayplan.config.load import load
 from bayplan.config.model import Configuration
 from bayplan.errors import ConfigError
-from bayplan.plugins.args import ARGS_KINDS
+from bayplan.plugins.args_kinds import ARGS_KINDS
 
 HEADER = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bayplan.clock import ManualClock
 from bayplan.controllers import CONTROLLER_NAMES, Controllers, chosen
-from bayplan.controllers.controller import slowly
-from bayplan.controllers.expectations import FORGOTTEN_S, Expectations
-from bayplan.controllers.world import changes, supervised
+from bayplan.controllers.core.controller import slowly
+from bayplan.controllers.core.expectations import FORGOTTEN_S, Expectations
+from bayplan.controllers.core.shared_informers import changes, supervised
 from bayplan.errors import UsageError
-from served_cluster import served
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
+from support.harness.embedded_cluster import served
 
 
 @pytest.mark.parametrize(

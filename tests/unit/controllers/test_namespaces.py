@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from bayplan.controllers.kinds_there import KindsThere, kinds_there
-from bayplan.controllers.namespaces import LOOK_AGAIN_S, Namespaces, conditions
-from bayplan.controllers.seen import NAMESPACES, Tree, Whole
+from bayplan.client.discovery.preferred_resources import KindsThere, kinds_there
+from bayplan.controllers.cleanup.namespaces import LOOK_AGAIN_S, Namespaces, conditions
+from bayplan.controllers.core.api_types import NAMESPACES, Tree, Whole
 from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from controller_rig import ControllerRig, rig_of
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
+from support.harness.single_controller import ControllerRig, rig_of
 
 KEY = ("", "team")
 CORE = "/api/v1/namespaces/team"

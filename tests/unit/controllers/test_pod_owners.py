@@ -7,17 +7,28 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
-from bayplan.controllers.controller import first_fault, slowly
-from bayplan.controllers.expectations import FORGOTTEN_S, Expectations
-from bayplan.controllers.owning import count_of, generated_prefix, owner_reference, pod_of, selector_of
-from bayplan.controllers.pod_owners import BREATH_S, FEW
-from bayplan.controllers.replica_sets import ReplicaSets
-from bayplan.controllers.seen import REPLICA_SETS, SeenPod, Tree, Whole
+from bayplan.controllers.core.api_types import (
+    REPLICA_SETS,
+    SeenPod,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.core.controller import first_fault, slowly
+from bayplan.controllers.core.expectations import FORGOTTEN_S, Expectations
+from bayplan.controllers.core.owner_refs import (
+    count_of,
+    generated_prefix,
+    owner_reference,
+    pod_of,
+    selector_of,
+)
+from bayplan.controllers.workloads.owned_pods import BREATH_S, FEW
+from bayplan.controllers.workloads.replica_sets import ReplicaSets
 from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
-from controller_rig import ControllerRig, rig_of
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
+from support.harness.single_controller import ControllerRig, rig_of
 
 WEB = ("default", "web")
 PODS_PATH = "/api/v1/namespaces/default/pods"

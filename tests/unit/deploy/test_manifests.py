@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import bayplan
+from bayplan.admission.webhooks import GPU_DOORS
 from bayplan.app import (
     batch_configured,
     build_engine,
@@ -20,18 +21,17 @@ from bayplan.app import (
     sharing_schedulers,
 )
 from bayplan.app.batch import WATCHED
-from bayplan.app.binding import binder_lease
+from bayplan.app.binder import binder_lease
 from bayplan.batch.live.options import LOCK_NAMESPACE, BatchOptions
 from bayplan.cache import Cache
-from bayplan.cli.admission import command as admission_command
-from bayplan.cli.batch_flags import BATCH_FLAGS
-from bayplan.cli.binder import command as binder_command
-from bayplan.cli.controllers import command as controllers_command
-from bayplan.config.own_settings import load_settings
+from bayplan.cli.commands.processes.admission import command as admission_command
+from bayplan.cli.commands.processes.binder import command as binder_command
+from bayplan.cli.commands.processes.controllers import command as controllers_command
+from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.config.bayplan_settings import load_settings
 from bayplan.config.reservation_settings import ReservationSettings
 from bayplan.controllers import chosen
-from bayplan.controllers.batch import BATCH_CONTROLLER_NAMES
-from bayplan.objects.batch_admission import GPU_DOORS
+from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES
 from bayplan.objects.kinds import KINDS, Kind
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

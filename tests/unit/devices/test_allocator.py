@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from bayplan.devices.allocator import CANNOT_ALLOCATE, INVALID_POOLS, AllocationMemo, Allocator
-from bayplan.devices.faults import AllocationError, AllocationTimeout
+from bayplan.devices.assumptions import InUse
+from bayplan.devices.errors import AllocationError, AllocationTimeout
 from bayplan.devices.pools import PoolIndex
-from bayplan.devices.state import InUse
 from bayplan.objects.core import NodeSelectorTerm
 from bayplan.objects.resource import Device, DeviceConfiguration, DeviceRequest, OpaqueConfiguration, ResourceSlice
-from builders import make_node
-from device_builders import (
+from support.builders.devices import (
     DRIVER,
     SELECTORS,
     allocate,
@@ -27,6 +26,7 @@ from device_builders import (
     make_slice,
     wanting,
 )
+from support.builders.framework import make_node
 
 MODEL = f"{DRIVER}/model"
 IS_X = f'device.attributes["{DRIVER}"].model == "x"'

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bayplan.codec.quantity import parse_quantity
 from bayplan.devices.capacity import consumed, fits
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resource import DeviceCapacity
 
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from bayplan.devices.claims import ClaimProblem, all_ready, can_wait_for, has_binding_conditions, is_ready, pod_claims
-from bayplan.devices.faults import ClaimChanged, DeviceBindingFailed, DeviceBindingTimeout
+from bayplan.devices.errors import ClaimChanged, DeviceBindingFailed, DeviceBindingTimeout
 from bayplan.objects.core import Pod, PodResourceClaim, PodResourceClaimStatus, PodStatus
 from bayplan.objects.meta import OwnerReference
 from bayplan.objects.resource import AllocatedDeviceStatus, ResourceClaim
-from builders import LONG_AGO, changed, make_pod
-from device_builders import DRIVER, make_allocation, make_claim
+from support.builders.devices import DRIVER, make_allocation, make_claim
+from support.builders.framework import LONG_AGO, changed, make_pod
 
 DIRECT = PodResourceClaim(name="gpu", resource_claim_name="claim")
 TEMPLATE = PodResourceClaim(name="gpu", resource_claim_template_name="template")

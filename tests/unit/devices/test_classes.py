@@ -7,7 +7,7 @@ import pytest
 from bayplan.devices.classes import ResourceClasses, classes_by_resource
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import Catalog
-from device_builders import make_class
+from support.builders.devices import make_class
 
 GPU = "example.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/"

@@ -10,7 +10,7 @@ import pytest
 from bayplan.devices.constraints import Constraint, constraint_of
 from bayplan.devices.identity import DeviceId
 from bayplan.objects.resource import Device, DeviceConstraint
-from device_builders import DRIVER, device
+from support.builders.devices import DRIVER, device
 
 MODEL = f"{DRIVER}/model"
 

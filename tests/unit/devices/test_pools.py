@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.devices.faults import AllocationError
+from bayplan.devices.errors import AllocationError
 from bayplan.devices.identity import PoolId
 from bayplan.devices.pools import NodePools, PoolIndex
 from bayplan.objects.core import Node
 from bayplan.objects.resource import ResourceSlice
-from builders import make_node
-from device_builders import DRIVER, device, make_slice
+from support.builders.devices import DRIVER, device, make_slice
+from support.builders.framework import make_node
 
 HERE = make_node("n", labels={"zone": "a"})
 IN_ZONE_A = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}

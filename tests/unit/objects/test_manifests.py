@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bayplan.errors import ObjectError
+from bayplan.objects.catalog import CATALOGUED
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.defaults import SYSTEM_PRIORITIES, admitted, with_identity, with_priority
 from bayplan.objects.kinds import KINDS, convert, decode, kind_of, kinds_by_name, without_nulls
 from bayplan.objects.manifests import Loaded, load_manifests
 from bayplan.objects.meta import KubeObject, ObjectMeta
 from bayplan.objects.workloads import PriorityClass
-from bayplan.snapshot.catalog import CATALOGUED
-from builders import changed, make_pod
+from support.builders.framework import changed, make_pod
 
 Write = Callable[[str, str], Path]
 

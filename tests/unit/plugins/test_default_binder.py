@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from bayplan.errors import BayplanError
-from bayplan.framework.intents import BindPod
+from bayplan.intents.pod_intents import BindPod
 from bayplan.plugins.default_binder import DefaultBinder
-from builders import FakeHandle, answer, failed, make_cycle, make_pod
+from support.builders.framework import (
+    FakeHandle,
+    answer,
+    failed,
+    make_cycle,
+    make_pod,
+)
 
 
 def test_it_asks_for_one_binding() -> None:

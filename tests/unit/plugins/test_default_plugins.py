@@ -7,12 +7,18 @@ import pytest
 from bayplan.config.defaults import DEFAULT_PLUGINS
 from bayplan.config.load import load_default
 from bayplan.config.model import MULTI_POINT
-from bayplan.framework.points import FILTER, PERMIT, PRE_ENQUEUE, PRE_FILTER, RESERVE
-from bayplan.framework.profile import Profile, build_profile
+from bayplan.framework.api.extension_points import (
+    FILTER,
+    PERMIT,
+    PRE_ENQUEUE,
+    PRE_FILTER,
+    RESERVE,
+)
+from bayplan.framework.runtime.profile import Profile, build_profile
 from bayplan.plugins import default_plugins
-from bayplan.plugins.args import ARGS_KINDS
+from bayplan.plugins.args_kinds import ARGS_KINDS
 from bayplan.plugins.gang_scheduling import GangScheduling
-from builders import FakeHandle
+from support.builders.framework import FakeHandle
 
 BY_NAME_ONLY = ["GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount", "BindRequestBinder"]
 

@@ -6,13 +6,23 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.plugin import Wait
-from bayplan.framework.status import Status
+from bayplan.framework.api.plugin import Wait
+from bayplan.framework.api.status import Status
 from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.workloads import PodGroup
 from bayplan.plugins.gang_scheduling import FEW_PLACES, FEW_PODS, GangScheduling
 from bayplan.snapshot import Catalog
-from builders import Answer, FakeHandle, answer, failed, from_api, hints, make_cycle, make_pod, unresolvable
+from support.builders.framework import (
+    Answer,
+    FakeHandle,
+    answer,
+    failed,
+    from_api,
+    hints,
+    make_cycle,
+    make_pod,
+    unresolvable,
+)
 
 
 def member(name: str, *, group: str | None = "gang", **fields: Any) -> Pod:

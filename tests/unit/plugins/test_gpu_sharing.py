@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bayplan.errors import ObjectError
-from bayplan.framework.bind_requests import REQUEST_FIELDS
-from bayplan.objects.bind_requests import BindRequest, ReceivedGpu, new_request
+from bayplan.framework.runtime.bind_request_mutation import REQUEST_FIELDS
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import GpuShare, device_memory, wanted_share
+from bayplan.objects.kai.bind_request import BindRequest, ReceivedGpu, new_request
+from bayplan.objects.kai.gpu_sharing import GpuShare, device_memory, wanted_share
 from bayplan.plugins.gpu_sharing import BEING_SHARED, NO_MEMORY, NO_ROOM, GpuSharing, SharedDevices
-from builders import (
+from support.builders.framework import (
     FITS,
     FakeHandle,
     make_cycle,
@@ -28,8 +28,8 @@ from builders import (
     make_snapshot,
     rejected,
 )
-from builders import run_filter as filtered
-from builders import unresolvable as never
+from support.builders.framework import run_filter as filtered
+from support.builders.framework import unresolvable as never
 
 GPU = "nvidia.com/gpu"
 

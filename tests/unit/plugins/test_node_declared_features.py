@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterOutcome
 from bayplan.objects.core import Node, Pod, RestartRule
 from bayplan.plugins.node_declared_features import (
     FEATURES_MISSING,
@@ -13,7 +13,7 @@ from bayplan.plugins.node_declared_features import (
     NodeDeclaredFeatures,
     needed_features,
 )
-from builders import (
+from support.builders.framework import (
     FITS,
     answer,
     failed,

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from bayplan.plugins.node_name import OTHER_NODE, NodeName
-from builders import FITS, Answer, hints, make_node, make_pod, run_filter, unresolvable
+from support.builders.framework import (
+    FITS,
+    Answer,
+    hints,
+    make_node,
+    make_pod,
+    run_filter,
+    unresolvable,
+)
 
 ELSEWHERE = unresolvable(OTHER_NODE)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.filtering import PreFilterOutcome
+from bayplan.framework.runtime.filtering import PreFilterOutcome
 from bayplan.objects.core import ContainerPort, Pod
 from bayplan.plugins.node_ports import PORTS_TAKEN, NodePorts
-from builders import (
+from support.builders.framework import (
     FITS,
     Answer,
     answer,

@@ -6,7 +6,15 @@ import pytest
 
 from bayplan.objects.core import Node, Toleration
 from bayplan.plugins.node_unschedulable import CORDONED, NodeUnschedulable
-from builders import FITS, Answer, hints, make_node, make_pod, run_filter, unresolvable
+from support.builders.framework import (
+    FITS,
+    Answer,
+    hints,
+    make_node,
+    make_pod,
+    run_filter,
+    unresolvable,
+)
 
 CORDON = "node.kubernetes.io/unschedulable"
 OPEN, CLOSED = make_node(), make_node(unschedulable=True)

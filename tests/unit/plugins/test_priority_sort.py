@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.objects.core import Pod
 from bayplan.plugins.priority_sort import PrioritySort
-from builders import LONG_AGO, make_pod
+from support.builders.framework import LONG_AGO, make_pod
 
 LATER = LONG_AGO + timedelta(microseconds=1)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.framework.events import Action, ClusterEvent, Resource
+from bayplan.framework.api.events import Action, ClusterEvent, Resource
 from bayplan.objects.core import PodSchedulingGate
 from bayplan.plugins.scheduling_gates import SchedulingGates
-from builders import answer, hints, make_pod, unresolvable
+from support.builders.framework import (
+    answer,
+    hints,
+    make_pod,
+    unresolvable,
+)
 
 
 def gated(*names: str) -> tuple[PodSchedulingGate, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from bayplan.objects.core import Node, Taint, Toleration
 from bayplan.plugins.taint_toleration import UNTOLERATED, TaintToleration
-from builders import (
+from support.builders.framework import (
     FITS,
     Answer,
     changed,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.status import Code
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod
 from bayplan.objects.volumes import GcePersistentDisk, Volume
 from bayplan.plugins.volume_restrictions import CLAIM_IN_USE, DISK_CONFLICT, STATE, VolumeRestrictions
 from bayplan.snapshot import NodeView, PodInfo
-from builders import (
+from support.builders.framework import (
     FITS,
     FakeHandle,
     failed,
@@ -25,7 +25,7 @@ from builders import (
     run_filter,
     unresolvable,
 )
-from volume_builders import make_claim, on_claim, volume_pod
+from support.builders.volumes import make_claim, on_claim, volume_pod
 
 DISK = Volume(name="disk", gce_persistent_disk=GcePersistentDisk("d"))
 ALONE = make_claim("alone", modes=("ReadWriteOncePod",))

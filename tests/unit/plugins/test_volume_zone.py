@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bayplan.framework.status import Code
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod
 from bayplan.plugins.volume_zone import REASON, VolumeZone
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE
-from builders import (
+from support.builders.framework import (
     FITS,
     FakeHandle,
     hints,
@@ -22,7 +22,14 @@ from builders import (
     run_filter,
     unresolvable,
 )
-from volume_builders import ephemeral, make_claim, make_class, make_volume, on_claim, volume_pod
+from support.builders.volumes import (
+    ephemeral,
+    make_claim,
+    make_class,
+    make_volume,
+    on_claim,
+    volume_pod,
+)
 
 POD = volume_pod(on_claim("claim"))
 BOUND = make_claim(volume="pv")

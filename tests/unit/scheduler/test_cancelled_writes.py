@@ -14,11 +14,23 @@ import pytest
 
 from bayplan.app import known_plugins
 from bayplan.framework import Cycle, Preflight, unschedulable
-from bayplan.framework.status import Status
-from builders import make_node, make_pod
-from device_builders import device, make_class, make_slice, protected_claim, using_claim
-from live_rig import Rig, running
-from wire_server import Answer, Reply, Request, on_loop, until
+from bayplan.framework.api.status import Status
+from support.builders.devices import (
+    device,
+    make_class,
+    make_slice,
+    protected_claim,
+    using_claim,
+)
+from support.builders.framework import make_node, make_pod
+from support.fakes.http_server import (
+    Answer,
+    Reply,
+    Request,
+    on_loop,
+    until,
+)
+from support.harness.live_scheduler import Rig, running
 
 NODE = make_node("n", cpu="4")
 DEVICES = (

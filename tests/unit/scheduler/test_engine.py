@@ -14,18 +14,24 @@ from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.config.load import load
 from bayplan.errors import ConfigError
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.plugin import PostFilterAnswer, Wait
-from bayplan.framework.registry import Registry
-from bayplan.framework.status import SUCCESS, Code, Status, error, unschedulable
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.plugin import PostFilterAnswer, Wait
+from bayplan.framework.api.status import (
+    SUCCESS,
+    Code,
+    Status,
+    error,
+    unschedulable,
+)
+from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod, PodSchedulingGroup
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import StorageClass
 from bayplan.plugins import default_plugins
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.handles import NothingToWriteTo, NoWrites
+from bayplan.scheduler.plugin_handle import NothingToWriteTo, NoWrites
 from bayplan.snapshot import NodeColumns, PodInfo, RowVector
-from builders import make_node, make_pod
+from support.builders.framework import make_node, make_pod
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from bayplan.api_writes.writes import ApiWrites
 from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError
-from bayplan.framework.intents import BindPod
+from bayplan.intents.pod_intents import BindPod
 from bayplan.objects.core import Pod
-from bayplan.scheduler.writing import ApiWrites
-from binder_rig import BinderRig, on_rig
-from live_rig import RecordedEvents
+from support.harness.live_scheduler import RecordedEvents
+from support.harness.reconciler import BinderRig, on_rig
 
 
 class SkippingClock(ManualClock):

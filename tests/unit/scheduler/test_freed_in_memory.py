@@ -9,13 +9,24 @@ import pytest
 
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
-from bayplan.queueing.queued import Pool
-from builders import changed, make_node, make_pod
-from device_builders import device, make_class, make_slice, protected_claim, using_claim
-from live_rig import running
-from volume_builders import make_claim, make_volume, on_claim
-from volume_builders import make_class as make_storage_class
-from wire_server import Request, on_loop, status, until
+from bayplan.queue.queued_pod import Pool
+from support.builders.devices import (
+    device,
+    make_class,
+    make_slice,
+    protected_claim,
+    using_claim,
+)
+from support.builders.framework import changed, make_node, make_pod
+from support.builders.volumes import make_claim, make_volume, on_claim
+from support.builders.volumes import make_class as make_storage_class
+from support.fakes.http_server import (
+    Request,
+    on_loop,
+    status,
+    until,
+)
+from support.harness.live_scheduler import running
 
 NODE = make_node("n", cpu="4")
 

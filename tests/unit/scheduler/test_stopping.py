@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_group, make_member, make_queue
-from bayplan.scheduler.process import STOPPED, SchedulerProcess
-from builders import make_node, make_pod
-from live_batch_rig import batch_running
-from live_rig import running
-from played_server import PlayedServer
-from wire_server import Hang, Request, on_loop, until
+from bayplan.app.process_lifecycle import STOPPED, SchedulerProcess
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.framework import make_node, make_pod
+from support.fakes.http_server import (
+    Hang,
+    Request,
+    on_loop,
+    until,
+)
+from support.harness.live_batch import batch_running
+from support.harness.live_engine import PlayedServer
+from support.harness.live_scheduler import running
 
 NODE = make_node("n", cpu="4")
 

@@ -9,12 +9,26 @@ from typing import Any
 import pytest
 
 from bayplan.clock import ManualClock
+from bayplan.server.auth.ttl_cache import Remembered
 from bayplan.server.health import Check, HealthRecords, election_check, health_routes
-from bayplan.server.remembering import Remembered
-from bayplan.server.requests import MAX_BODY, MAX_HEAD, BadRequest, Request, RequestParser
-from bayplan.server.responses import Response, compressed, head_of, json_body, reason, refusal_of, text
+from bayplan.server.http.requests import (
+    MAX_BODY,
+    MAX_HEAD,
+    BadRequest,
+    Request,
+    RequestParser,
+)
+from bayplan.server.http.responses import (
+    Response,
+    compressed,
+    head_of,
+    json_body,
+    reason,
+    refusal_of,
+    text,
+)
 from bayplan.telemetry.metrics import Registry
-from wire_server import on_loop
+from support.fakes.http_server import on_loop
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bayplan.client import Client
-from bayplan.sim.live import read_cluster
+from bayplan.sim.recordings.cluster_reader import read_cluster
 
 SECOND = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXACT = SECOND.replace(microsecond=250_000)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.plugins.gpu.asks import GpuAsk
-from bayplan.sim.meters import Meter, Waits
-from bayplan.sim.traces import TraceNode, TracePod
+from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.sim.traces.trace_files import TraceNode, TracePod
+from bayplan.sim.virtual_time.metrics import Meter, Waits
 
 NODES = [TraceNode("a", 4000, 1000, gpus=2), TraceNode("b", 4000, 1000)]
 

@@ -11,7 +11,12 @@ from msgspec.structs import replace
 
 from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
-from bayplan.sim.observing import AT_ONCE, is_decided_about, observed, when
+from bayplan.sim.recordings.observed_decisions import (
+    AT_ONCE,
+    is_decided_about,
+    observed,
+    when,
+)
 from bayplan.testing import make_pod
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

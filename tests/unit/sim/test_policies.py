@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bayplan.errors import UsageError
-from bayplan.plugins.gpu.asks import GpuAsk
-from bayplan.sim.policies import POLICIES, parsed_policy, policy_manifest
-from bayplan.sim.traces import TracePod
+from bayplan.plugins.gpu.gpu_requests import GpuAsk
+from bayplan.sim.traces.trace_files import TracePod
+from bayplan.sim.virtual_time.policies import POLICIES, parsed_policy, policy_manifest
 
 POD = TracePod("p", 100, 0, GpuAsk(500, 1, ""))
 

@@ -11,8 +11,13 @@ from bayplan.objects.ports import HostPort
 from bayplan.objects.storage import StorageClass
 from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
 from bayplan.snapshot.labels import LabelColumns
-from builders import make_node, make_pod, make_snapshot, taint
-from volume_builders import on_claim
+from support.builders.framework import (
+    make_node,
+    make_pod,
+    make_snapshot,
+    taint,
+)
+from support.builders.volumes import on_claim
 
 GPU = "x.io/gpu"
 

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from batch_builders import BORN, make_group, make_member
-from batch_world import GANGS, engine_of
-from bayplan.batch.outcome import GroupOutcome, Outcome
+from bayplan.batch.session.outcome import GroupOutcome, Outcome
 from bayplan.clock import ManualClock
-from bayplan.objects.volcano import PodGroupStatus
+from bayplan.objects.volcano.types import PodGroupStatus
 from bayplan.telemetry.batch_metrics import BatchMetrics
 from bayplan.telemetry.metrics import Registry, exponential_range
 from bayplan.testing.builders import make_node
-from scrapes import Family, families
+from support.builders.batch import BORN, make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
+from support.harness.metrics_scrape import Family, families
 
 JOB = "default/job"
 LABELS = {"job_name": "job", "queue": "q", "job_namespace": "default"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bayplan.explain.change_text import words_for
 from bayplan.objects.core import Pod
-from bayplan.objects.relaxing import (
+from bayplan.objects.pod_relaxations import (
     CLAIM,
     EVICTION,
     GATE,
@@ -19,7 +20,6 @@ from bayplan.objects.relaxing import (
     VOLUME,
     Change,
 )
-from bayplan.telemetry.change_words import words_for
 from bayplan.testing import make_affinity, make_pod, make_spread
 
 POD = make_pod(cpu=2, memory="1Gi")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.telemetry.decision_text import why
 from bayplan.telemetry.decisions import (
     FLOATS,
     INTEGERS,
@@ -19,7 +20,6 @@ from bayplan.telemetry.decisions import (
     rounded,
     text_bytes,
 )
-from bayplan.telemetry.explain import why
 
 EMPTY_BYTES = 256 + len("default/p") + len("u")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bayplan.telemetry.metrics import Registry, Stability
+from bayplan.telemetry.plugin_timings import PluginTimings
 from bayplan.telemetry.scheduler_metrics import SCHEDULED, SchedulerMetrics
-from bayplan.telemetry.timings import PluginTimings
 
 DEFAULT_GATES = (
     "SchedulerQueueingHints",

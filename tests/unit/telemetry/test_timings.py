@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.telemetry.timings import LOOK_UP_BUCKETS, PLUGIN_BUCKETS, POINT_BUCKETS, CallStats, PluginTimings
+from bayplan.telemetry.plugin_timings import (
+    LOOK_UP_BUCKETS,
+    PLUGIN_BUCKETS,
+    POINT_BUCKETS,
+    CallStats,
+    PluginTimings,
+)
 
 SECOND = POINT_BUCKETS[1]
 

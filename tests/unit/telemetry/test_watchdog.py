@@ -14,8 +14,8 @@ SLEEPER = """
 import asyncio, sys, time
 from pathlib import Path
 from bayplan.app import build_engine, configured, filled_cache
-from bayplan.config.own_settings import load_settings
-from bayplan.framework.boundary import call_under_way
+from bayplan.config.bayplan_settings import load_settings
+from bayplan.framework.runtime.plugin_call import call_under_way
 from bayplan.plugins import default_plugins
 from bayplan.telemetry.watchdog import watched_loop
 from bayplan.testing import make_node, make_pod

@@ -7,8 +7,14 @@ import pytest
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.storage import PersistentVolumeClaim
 from bayplan.volumes.assumptions import VolumeAssumptions
-from bayplan.volumes.faults import VolumeError
-from volume_builders import at_version, catalog, make_claim, make_volume, promise
+from bayplan.volumes.errors import VolumeError
+from support.builders.volumes import (
+    at_version,
+    catalog,
+    make_claim,
+    make_volume,
+    promise,
+)
 
 STORED = make_volume("pv", version="7")
 ASSUMED = make_volume("pv", version="7", phase="Bound")

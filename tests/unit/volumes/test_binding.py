@@ -11,8 +11,8 @@ from bayplan.objects.volumes import AwsElasticBlockStore, AzureDisk
 from bayplan.volumes.assumptions import VolumeAssumptions
 from bayplan.volumes.binding import BIND_CONFLICT, NOT_ENOUGH_SPACE, BindingInfo, VolumeDecider
 from bayplan.volumes.claims import SELECTED_NODE, classify
-from bayplan.volumes.faults import VolumeError
-from volume_builders import (
+from bayplan.volumes.errors import VolumeError
+from support.builders.volumes import (
     HOST,
     ZONE,
     at_version,

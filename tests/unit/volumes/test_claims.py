@@ -20,8 +20,17 @@ from bayplan.volumes.claims import (
     refusal,
     used_claims,
 )
-from bayplan.volumes.faults import VolumeError
-from volume_builders import catalog, ephemeral, make_claim, make_class, make_volume, on_claim, owned_by, volume_pod
+from bayplan.volumes.errors import VolumeError
+from support.builders.volumes import (
+    catalog,
+    ephemeral,
+    make_claim,
+    make_class,
+    make_volume,
+    on_claim,
+    owned_by,
+    volume_pod,
+)
 
 POD = volume_pod(on_claim("claim"))
 OWNER = volume_pod(ephemeral("tmp"), name="web")

@@ -6,7 +6,7 @@ import pytest
 
 from bayplan.objects.volumes import AwsElasticBlockStore, GcePersistentDisk, IscsiVolume, RbdVolume, Volume
 from bayplan.volumes.conflicts import conflicts_with, has_guarded_disk
-from volume_builders import on_claim, volume_pod
+from support.builders.volumes import on_claim, volume_pod
 
 
 def gce(name: str, *, read_only: bool = False) -> Volume:

@@ -28,9 +28,9 @@ from bayplan.volumes.csi import (
     translated_affinity,
     volume_plugin,
 )
-from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE
-from volume_builders import affinity, make_csi_node, make_volume
+from support.builders.volumes import affinity, make_csi_node, make_volume
 
 EBS_KEY = "topology.ebs.csi.aws.com/zone"
 

@@ -15,7 +15,7 @@ from bayplan.objects.volumes import (
     IscsiVolume,
     Volume,
 )
-from bayplan.volumes.faults import VolumeError
+from bayplan.volumes.errors import VolumeError
 from bayplan.volumes.limits import (
     MissingClaimError,
     attach_limits,
@@ -27,7 +27,7 @@ from bayplan.volumes.limits import (
     exceeds,
     new_volumes,
 )
-from volume_builders import (
+from support.builders.volumes import (
     catalog,
     ephemeral,
     make_attachment,

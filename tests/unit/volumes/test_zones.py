@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bayplan.volumes.zones import BETA_REGION, BETA_ZONE, REGION, ZONE, zone_demands
-from volume_builders import make_volume
+from support.builders.volumes import make_volume
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,21 @@ from typing import ClassVar
 import numpy as np
 
 from bayplan.batch.actions.topology_allocate import TopologyAllocator
-from bayplan.batch.declared import Argument
-from bayplan.batch.fits import FitErrors
-from bayplan.batch.hypernodes import TOP
-from bayplan.batch.jobs import INQUEUE_PHASE, Job
-from bayplan.batch.nodes import Node
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.prospects import Prospect
-from bayplan.batch.queues import Queue
-from bayplan.batch.searching import Search
-from bayplan.batch.session import Session
-from bayplan.batch.statement import Statement
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
-from bayplan.batch.worksheets import Worksheet, organize
-from bayplan.framework.turns import finished
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.evaluation.node_search import Search
+from bayplan.batch.evaluation.task_class_evaluation import Prospect
+from bayplan.batch.model.fit_errors import FitErrors
+from bayplan.batch.model.hypernodes import TOP
+from bayplan.batch.model.jobs import INQUEUE_PHASE, Job
+from bayplan.batch.model.nodes import Node
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.pending_tasks import Worksheet, organize
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import Statement
+from bayplan.framework.runtime.cooperative import finished
 from bayplan.snapshot import BoolVector
 
 ERROR_CACHE = "predicateErrorCacheEnable"

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch.declared import Argument
-from bayplan.batch.fits import FitErrors
-from bayplan.batch.jobs import Job
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.queues import Queue
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.model.fit_errors import FitErrors
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
 
 
 class Backfill:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import INQUEUE_PHASE, Job
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.queues import Queue
-from bayplan.batch.session import Session
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.model.jobs import INQUEUE_PHASE, Job
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
 
 
 class Enqueue:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cmp_to_key
 
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.jobs import Job
-from bayplan.batch.statuses import READY
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.statuses import READY
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
 
 _HAS_NODE = tuple(READY)
 

@@ -11,19 +11,19 @@ from typing import ClassVar
 
 from bayplan.batch.actions.allocate import ERROR_CACHE
 from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
-from bayplan.batch.actions.gang_plans import Planner
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.declared import Argument
-from bayplan.batch.hypernodes import TOP, HyperNode
-from bayplan.batch.jobs import Job
-from bayplan.batch.nodes import Nodes
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.queues import Queue
-from bayplan.batch.registration import EvictionContext, EvictionKind, Purpose
-from bayplan.batch.session import Session
-from bayplan.batch.statement import Statement
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import PREEMPTABLE, Task
+from bayplan.batch.actions.gang_dry_run import Planner
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.hypernodes import TOP, HyperNode
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Nodes
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import PREEMPTABLE, Task
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.registration import EvictionContext, EvictionKind, Purpose
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import Statement
 from bayplan.objects.resources import CPU, MEMORY
 
 MAX_DOMAINS = "maxDomains"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from bayplan.batch.actions.gang_bundles import Bundle
 from bayplan.batch.actions.gang_eviction import GangEviction
-from bayplan.batch.jobs import Job
-from bayplan.batch.queues import Queue
-from bayplan.batch.registration import EvictionKind
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.registration import EvictionKind
+from bayplan.batch.session.session import Session
 
 
 class GangReclaim(GangEviction):

@@ -14,24 +14,30 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch import points
 from bayplan.batch.actions.allocate import ERROR_CACHE
-from bayplan.batch.actions.evictable import Accepts, Evictable, InVain, Prey, has_room_without
-from bayplan.batch.actions.preempt_trials import Trials
+from bayplan.batch.actions.preempt_dry_run import Trials
 from bayplan.batch.actions.row_orders import best_first
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import Job
-from bayplan.batch.nodes import FloatVector, Node
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.prospects import Prospect
-from bayplan.batch.queues import Queue
-from bayplan.batch.session import Session
-from bayplan.batch.statement import Statement
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
-from bayplan.framework.status import Code
+from bayplan.batch.actions.victim_search import (
+    Accepts,
+    Evictable,
+    InVain,
+    Prey,
+    has_room_without,
+)
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.task_class_evaluation import Prospect
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import FloatVector, Node
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session import extension_points
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import Statement
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Pod
 from bayplan.snapshot import BoolVector
 
@@ -184,7 +190,7 @@ class _Run:
 
     def _prey(self, job: Job, of: Evictable, *, less: Evictable | None = None, in_vain: InVain | None = None) -> Prey:
         accepts = Accepts.VICTIMS_ONLY if self._settings.topology_aware else Accepts.ROOM
-        return Prey(self._session, job, points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain)
+        return Prey(self._session, job, extension_points.PREEMPTABLE, of, less=less, accepts=accepts, in_vain=in_vain)
 
     # one task ---------------------------------------------------------------------------------------------------
 

@@ -9,18 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from bayplan.batch import points
-from bayplan.batch.actions.evictable import Accepts, Evictable, InVain, Prey, has_room_without
 from bayplan.batch.actions.row_orders import first_rows, one_by_one
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import Job
-from bayplan.batch.nodes import Node
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.queues import Queue
-from bayplan.batch.session import Session
-from bayplan.batch.statement import Statement
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
+from bayplan.batch.actions.victim_search import (
+    Accepts,
+    Evictable,
+    InVain,
+    Prey,
+    has_room_without,
+)
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Node
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session import extension_points
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import Statement
 
 REASON = "reclaim"
 NEVER = "Never"
@@ -150,7 +156,7 @@ class _Run:
         return Prey(
             session,
             job,
-            points.RECLAIMABLE,
+            extension_points.RECLAIMABLE,
             self._all,
             less=self._own.get(queue.uid),
             accepts=Accepts.ROOM_BESIDE_PREY,

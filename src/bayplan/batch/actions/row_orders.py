@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bayplan.batch.nodes import FloatVector
+from bayplan.batch.model.nodes import FloatVector
 from bayplan.snapshot import BoolVector
 
 PATIENCE = 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bayplan.batch.declared import Argument
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.session.session import Session
 
 REASON = "shuffle"
 

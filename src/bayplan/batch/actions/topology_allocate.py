@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bayplan.batch.actions.hypernode_ranks import best_first
-from bayplan.batch.hypernodes import TOP, HyperNode
-from bayplan.batch.jobs import Job
-from bayplan.batch.priority_queue import PriorityQueue
-from bayplan.batch.registration import Purpose
-from bayplan.batch.session import Session
-from bayplan.batch.statement import SavedOperation, Statement, saved
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
-from bayplan.batch.worksheets import Worksheet
+from bayplan.batch.actions.hypernode_ranking import best_first
+from bayplan.batch.model.hypernodes import TOP, HyperNode
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.pending_tasks import Worksheet
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.statement import SavedOperation, Statement, saved
 
 if TYPE_CHECKING:
     from bayplan.batch.actions.allocate import Placer

@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from bayplan.batch.live.following import Following
-from bayplan.batch.live.observing import BatchObserver
-from bayplan.batch.live.writing import Speaker, Statuses, Writer
-from bayplan.batch.narration import DECISIONS
-from bayplan.batch.pre_binding import PreBinding
-from bayplan.cache.bind_requests import BindRequests
+from bayplan.batch.live.event_handlers import Following
+from bayplan.batch.live.observer import BatchObserver
+from bayplan.batch.live.write_interfaces import Speaker, Statuses, Writer
+from bayplan.batch.session.pre_bind_state import PreBinding
+from bayplan.batch.session.verbose_log import DECISIONS
+from bayplan.bind_requests.tracker import BindRequests
 from bayplan.client import worker_slot
 from bayplan.clock import Clock
 from bayplan.errors import BayplanError, NotFound
-from bayplan.framework.intents import AnnotatePod, BindPod, CreateBindRequest
-from bayplan.framework.status import SUCCESS, Status, error
+from bayplan.framework.api.status import SUCCESS, Status, error
+from bayplan.intents.pod_intents import AnnotatePod, BindPod, CreateBindRequest
 from bayplan.objects.core import Pod
-from bayplan.objects.gpu_sharing import given_whole
+from bayplan.objects.kai.gpu_sharing import given_whole
 from bayplan.telemetry.events import NORMAL, WARNING
 from bayplan.telemetry.logs import Ref, StructuredLog
 

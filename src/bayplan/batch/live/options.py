@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.batch.ledger import DEFAULT_SCHEDULER
-from bayplan.batch.live.dividing import Division
-from bayplan.batch.share import Share
-from bayplan.config.duration import Duration
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.batch.evaluation.node_sampling import Share
+from bayplan.batch.live.multi_scheduler import Division
+from bayplan.codec.go_duration import Duration
 from bayplan.objects.core import Node
-from bayplan.objects.volcano import DEFAULT_QUEUE
+from bayplan.objects.volcano.types import DEFAULT_QUEUE
 
 LOCK_NAMESPACE = "volcano-system"
 _A_SECOND = Duration.of_seconds(1)

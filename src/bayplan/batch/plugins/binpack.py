@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.node_columns import WeighedDemand, overfull
-from bayplan.batch.node_points import ROW_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.plugin import MAX_SCORE
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.node_columns import WeighedDemand, overfull
+from bayplan.batch.evaluation.node_points import ROW_ALONE
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.plugin import MAX_SCORE
 from bayplan.objects.resources import CPU, MEMORY
 
 RESOURCES = "binpack.resources"

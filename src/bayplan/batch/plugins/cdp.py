@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.config.duration import DurationError, parse_duration
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.codec.go_duration import DurationError, parse_duration
 from bayplan.objects.core import Pod
 
 COOLDOWN_TIME = "volcano.sh/cooldown-time"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
-from bayplan.batch.registration import EvictionContext
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.registration import EvictionContext
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
 
 _CRITICAL = frozenset({"system-cluster-critical", "system-node-critical"})
 _SYSTEM_NAMESPACE = "kube-system"

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.card_pools import CardPool, CardVerdicts
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.devices.card_pools import CardPool, CardVerdicts
+from bayplan.batch.devices.shared_gpus import SharedGpus
+from bayplan.batch.devices.vgpu_pool import Assignments, Rule, VirtualGpus
+from bayplan.batch.evaluation.node_points import ROW_ALONE
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.node_points import ROW_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.shared_gpus import SharedGpus
-from bayplan.batch.tasks import Task
-from bayplan.batch.vgpu_pool import Assignments, Rule, VirtualGpus
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
 from bayplan.errors import BayplanError
 
 BY_MEMORY = "deviceshare.GPUSharingEnable"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.close import fit_error
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
-from bayplan.batch.jobs import Job
-from bayplan.batch.points import Invalid
-from bayplan.batch.registration import EvictionContext
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import IS_HOLDING
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
-from bayplan.objects.volcano import PodGroupCondition
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.statuses import IS_HOLDING
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.close_session import fit_error
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.extension_points import Invalid
+from bayplan.batch.session.registration import EvictionContext
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.objects.volcano.types import PodGroupCondition
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_TASKS = "NotEnoughTasks"

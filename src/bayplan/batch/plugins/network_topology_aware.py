@@ -14,18 +14,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.hypernode_accounts import HyperNodeAccounts
-from bayplan.batch.hypernodes import HyperNode, HyperNodes
-from bayplan.batch.jobs import Job
-from bayplan.batch.node_points import same_for_all
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.registration import Purpose
-from bayplan.batch.session import Session
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.node_points import same_for_all
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.hypernode_accounts import HyperNodeAccounts
+from bayplan.batch.model.hypernodes import HyperNode, HyperNodes
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.session import Session
 from bayplan.objects.resources import CPU, MEMORY
 
 MAX_SCORE = 100.0

@@ -13,15 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.node_points import NODE_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.plugin import Rejection
-from bayplan.framework.status import Code
-from bayplan.objects.volcano import NodeGroupAffinity, QueueAffinity
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.node_points import NODE_ALONE
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.status import Code
+from bayplan.objects.volcano.types import NodeGroupAffinity, QueueAffinity
 
 GROUP_LABEL = "volcano.sh/nodegroup-name"
 ROOT_QUEUE = "root"

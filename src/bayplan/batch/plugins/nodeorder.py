@@ -6,17 +6,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.bridge import Alike, Scorers, built, listen
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.framework_adapter import (
+    Alike,
+    Scorers,
+    built,
+    listen,
+)
+from bayplan.batch.evaluation.node_points import NODE_ALONE
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.node_points import NODE_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.boundary import FAULTS
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.points import SCORE
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.extension_points import SCORE
+from bayplan.framework.runtime.plugin_call import FAULTS
 from bayplan.snapshot import IntVector
 
 _RESOURCES = ("cpu", "memory")

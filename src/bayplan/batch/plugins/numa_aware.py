@@ -16,23 +16,23 @@ from typing import ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.devices.numa import CpuRequest, NumaTopology, parse_cpus
+from bayplan.batch.evaluation.node_points import ROW_ALONE
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.node_points import ROW_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.numa import CpuRequest, NumaTopology, parse_cpus
-from bayplan.batch.points import PREDICATE
-from bayplan.batch.qos import Qos, qos_of
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task
-from bayplan.framework.plugin import MAX_SCORE, Rejection
-from bayplan.framework.status import Code
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.qos import Qos, qos_of
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.extension_points import PREDICATE
+from bayplan.batch.session.session import Session
+from bayplan.codec.quantity import parse_quantity
+from bayplan.framework.api.plugin import MAX_SCORE, Rejection
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Container
-from bayplan.objects.quantity import parse_quantity
 from bayplan.objects.resources import CPU
-from bayplan.objects.volcano import Numatopology
+from bayplan.objects.volcano.types import Numatopology
 from bayplan.snapshot import Catalog
 
 POLICY = "volcano.sh/numa-topology-policy"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import Job
-from bayplan.batch.nodes import Nodes
-from bayplan.batch.reservations import lacking_words, reserved_by
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Nodes
+from bayplan.batch.queue_accounts.job_reservations import lacking_words, reserved_by
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
 
 FACTOR = "overcommit-factor"
 DEFAULT_FACTOR = 1.2

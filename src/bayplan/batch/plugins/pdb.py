@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
-from bayplan.batch.mends import Mend
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.preemption_victims import Budget, budgets_of
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.config.volcano_quirk_fixes import Mend
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.framework.preemption.victims import Budget, budgets_of
 
 
 class DisruptionBudgets:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.bridge import Alike, Filters, built, listen
-from bayplan.batch.declared import Argument
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.commit_filters import LiveFilters
+from bayplan.batch.evaluation.framework_adapter import (
+    Alike,
+    Filters,
+    built,
+    listen,
+)
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.live_filters import LiveFilters
-from bayplan.batch.pre_binding import PreBinding
-from bayplan.batch.session import Session
-from bayplan.batch.simulation import Simulation
-from bayplan.batch.tasks import Task
-from bayplan.framework.boundary import FAULTS
-from bayplan.framework.cycle import Cycle
-from bayplan.framework.points import FILTER
-from bayplan.framework.status import Status, error
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.pre_bind_state import PreBinding
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.extension_points import FILTER
+from bayplan.framework.api.status import Status, error
+from bayplan.framework.runtime.plugin_call import FAULTS
 
 _STABLE = (
     ("NodeUnschedulable", None),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
-from bayplan.batch.jobs import Job
-from bayplan.batch.registration import EvictionContext, EvictionKind
-from bayplan.batch.session import Session
-from bayplan.batch.sub_jobs import SubJob
-from bayplan.batch.tasks import Task
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.registration import EvictionContext, EvictionKind
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
 
 
 class Priority:

@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.node_columns import WeighedDemand, offered, overfull
-from bayplan.batch.node_points import ROW_ALONE
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.plugin import MAX_SCORE, Rejection
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.node_columns import WeighedDemand, offered, overfull
+from bayplan.batch.evaluation.node_points import ROW_ALONE
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.plugin import MAX_SCORE, Rejection
 from bayplan.objects.resources import CPU, MEMORY
 from bayplan.snapshot import BoolVector
 

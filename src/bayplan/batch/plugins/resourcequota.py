@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import Job
-from bayplan.batch.legible import Reader
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.diagnostics.invalid_amounts import Reader
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from bayplan.codec.quantity import Quantity, parse_quantity
 from bayplan.objects.core import ResourceQuota
 from bayplan.objects.meta import ResourceList
-from bayplan.objects.quantity import Quantity, parse_quantity
 
 Quantities = Mapping[str, Quantity]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.jobs import Job
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
-from bayplan.config.duration import DurationError, parse_duration
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from bayplan.codec.go_duration import DurationError, parse_duration
 
 WAITING_TIME = "sla-waiting-time"
 

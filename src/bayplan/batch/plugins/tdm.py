@@ -16,21 +16,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.foresight import Foresight, Ground
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.config.volcano_quirk_fixes import Mend
+from bayplan.batch.evaluation.node_points import ROW_ALONE, ScoredRows
 from bayplan.batch.handle import BatchHandle
-from bayplan.batch.jobs import Job
-from bayplan.batch.mends import Mend
-from bayplan.batch.node_points import ROW_ALONE, ScoredRows
-from bayplan.batch.nodes import Nodes
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
-from bayplan.batch.tasks import Task, parse_int
-from bayplan.config.duration import DurationError, parse_duration
-from bayplan.framework.plugin import Rejection
-from bayplan.objects.go_text import quote
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Nodes
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task, parse_int
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.codec.go_duration import DurationError, parse_duration
+from bayplan.codec.go_text import quote
+from bayplan.framework.api.plugin import Rejection
 from bayplan.snapshot import BoolVector
 
 ZONE_PREFIX = "tdm.revocable-zone."

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.declared import Argument
-from bayplan.batch.node_points import NODE_ALONE, same_for_all
-from bayplan.batch.nodes import FloatVector, Nodes
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.batch.usage_sources import PERIOD
-from bayplan.framework.plugin import MAX_SCORE, Rejection
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.evaluation.node_points import NODE_ALONE, same_for_all
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.node_usage.metrics_sources import PERIOD
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.plugin import MAX_SCORE, Rejection
 
 FRESH_FOR_S = 5 * 60.0
 CPU_TOO_BUSY = "the CPU load of the node exceeds the upper limit."

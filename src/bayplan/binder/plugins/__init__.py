@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayplan.binder.plugin_set import BinderPlugins, PluginChoice
+from bayplan.binder.plugin_registry import BinderPlugins, PluginChoice
 from bayplan.binder.plugins.dynamic_resources import DynamicResources
 from bayplan.binder.plugins.gpu_sharing import GpuSharing
 from bayplan.binder.plugins.hami_core import HamiCore

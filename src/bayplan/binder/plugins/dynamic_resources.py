@@ -12,14 +12,19 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from bayplan.binder.plugin import BinderHandle, BindingState
-from bayplan.binder.plugins.patience import Patient
-from bayplan.devices import extended, intents
+from bayplan.binder.plugins.bind_timeout import Patient
+from bayplan.devices import claim_intents, extended_resources
+from bayplan.devices.assumptions import DeviceAssumptions
 from bayplan.devices.claims import all_ready, has_binding_conditions, is_reserved_for, is_within_reach
-from bayplan.devices.faults import ClaimChanged, DeviceBindingTimeout, DeviceTaken, OutOfReach
-from bayplan.devices.state import DeviceAssumptions
+from bayplan.devices.errors import (
+    ClaimChanged,
+    DeviceBindingTimeout,
+    DeviceTaken,
+    OutOfReach,
+)
 from bayplan.errors import Conflict, NotFound
-from bayplan.objects.bind_requests import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.kai.bind_request import BindRequest, ClaimAllocation, ExtendedClaimAllocation
 from bayplan.objects.resource import AllocationResult, ResourceClaim
 
 _TRIES = 5
@@ -60,7 +65,7 @@ class DynamicResources(Patient):
         if special is not None:
             found = await self._special_claim(ctx, pod)
             if found is not None and not await self._stays(ctx, pod, found, special.allocation):
-                await ctx.writes.perform(intents.DeleteClaim(found))
+                await ctx.writes.perform(claim_intents.DeleteClaim(found))
 
     # inside -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +82,7 @@ class DynamicResources(Patient):
             return claim
         if claim.status.allocation is None:
             return await self._allocated(ctx, pod, claim, allocation)
-        written = await ctx.writes.perform(intents.ReserveClaim(claim, pod, ctx.clock.now()))
+        written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now()))
         assert isinstance(written, ResourceClaim)
         if written.status.allocation is not None:
             _demand_reach(written, written.status.allocation, node)  # it may have got others meanwhile
@@ -94,7 +99,7 @@ class DynamicResources(Patient):
         await self._demand_free(ctx, claim, brought)
         devices.begin(claim, brought)
         try:
-            written = await ctx.writes.perform(intents.ReserveClaim(claim, pod, ctx.clock.now(), brought))
+            written = await ctx.writes.perform(claim_intents.ReserveClaim(claim, pod, ctx.clock.now(), brought))
             assert isinstance(written, ResourceClaim)
             devices.assume(written)
         finally:
@@ -121,17 +126,17 @@ class DynamicResources(Patient):
         """The claim behind extended resources: the one that an earlier attempt made, or a new one."""
         claim = await self._special_claim(ctx, pod)
         if claim is None:
-            wanted = extended.with_requests(extended.new_special_claim(pod), given.device_requests)
-            made = await ctx.writes.perform(intents.CreateSpecialClaim(wanted, pod))
+            wanted = extended_resources.with_requests(extended_resources.new_special_claim(pod), given.device_requests)
+            made = await ctx.writes.perform(claim_intents.CreateSpecialClaim(wanted, pod))
             assert isinstance(made, ResourceClaim)
             claim = made
         reserved = await self._reserved(ctx, pod, node, claim, given.allocation)
-        await ctx.writes.perform(intents.RecordSpecialClaim(pod, claim.name, given.container_mappings))
+        await ctx.writes.perform(claim_intents.RecordSpecialClaim(pod, claim.name, given.container_mappings))
         return reserved
 
     async def _special_claim(self, ctx: BinderHandle, pod: Pod) -> ResourceClaim | None:
         """Asked of the server: the watch may not have told yet what the attempt before made."""
-        return extended.find_special_claim(pod, await ctx.fresh_claims(pod.namespace))
+        return extended_resources.find_special_claim(pod, await ctx.fresh_claims(pod.namespace))
 
     async def _all_given_back(self, ctx: BinderHandle, pod: Pod, entries: tuple[ClaimAllocation, ...]) -> None:
         """A pod that is gone does not say any more which claims were its own. Its uid is what is known of it."""
@@ -148,7 +153,7 @@ class DynamicResources(Patient):
             if not is_reserved_for(claim, pod) or await self._stays(ctx, pod, claim, brought):
                 return
             is_all_ours = _is_of(claim, brought) and all(user.uid == pod.uid for user in claim.status.reserved_for)
-            intent = intents.DeallocateClaim(claim) if is_all_ours else intents.UnreserveClaim(claim, pod)
+            intent = claim_intents.DeallocateClaim(claim) if is_all_ours else claim_intents.UnreserveClaim(claim, pod)
             try:
                 await ctx.writes.perform(intent)
                 return
@@ -182,7 +187,7 @@ class DynamicResources(Patient):
 
         note = f"waiting for binding conditions for device on node {node.name}"
         try:
-            await ctx.writes.perform(intents.AwaitDevices(pod, note, done, self.timeout_s))
+            await ctx.writes.perform(claim_intents.AwaitDevices(pod, note, done, self.timeout_s))
         except TimeoutError:
             raise DeviceBindingTimeout from None
 

@@ -15,9 +15,9 @@ from typing import Any
 from bayplan.binder.plugin import Arguments, BinderHandle, BindingState, InvalidRequest
 from bayplan.client import MERGE_PATCH, Resource
 from bayplan.errors import AlreadyExists, ApiError, BayplanError, Conflict, NotFound, ObjectError, PluginError
-from bayplan.objects.bind_requests import BindRequest, shares_on_its_node
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import (
+from bayplan.objects.kai.bind_request import BindRequest, shares_on_its_node
+from bayplan.objects.kai.gpu_sharing import (
     CONFIG_MAP_NAME,
     PORTION,
     PORTION_BEFORE,

@@ -10,9 +10,9 @@ import math
 
 from bayplan.binder.plugin import BinderHandle, BindingState, RejectBind
 from bayplan.binder.plugins.gpu_sharing import GpuSharing, config_maps_of, portion_of, upsert
-from bayplan.objects.bind_requests import BindRequest
 from bayplan.objects.core import Node, Pod
-from bayplan.objects.gpu_sharing import GPU_MEMORY_LABEL
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.objects.kai.gpu_sharing import GPU_MEMORY_LABEL
 
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 

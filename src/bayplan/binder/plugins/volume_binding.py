@@ -6,18 +6,18 @@ whose claims are all bound costs a few lookups.
 
 from __future__ import annotations
 
+from bayplan.api_writes import crash_points
 from bayplan.binder.plugin import BinderHandle, BindingState
-from bayplan.binder.plugins.patience import Patient
-from bayplan.framework import steps
-from bayplan.objects.bind_requests import BindRequest
+from bayplan.binder.plugins.bind_timeout import Patient
 from bayplan.objects.core import Node, Pod
+from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.storage import CsiNode
+from bayplan.volumes.bind_pod_volumes import await_bound, write_assumed
 from bayplan.volumes.binding import AFFINITY_CONFLICT, VOLUME_MISSING, BindingInfo, VolumeDecider
-from bayplan.volumes.carrying_out import await_bound, write_assumed
 from bayplan.volumes.claims import all_bound, claim_uses, classify, refusal
 from bayplan.volumes.csi import migrated_on
-from bayplan.volumes.faults import VolumeError
-from bayplan.volumes.promises import assume, revert
+from bayplan.volumes.errors import VolumeError
+from bayplan.volumes.volume_intents import assume, revert
 
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
@@ -58,7 +58,7 @@ class VolumeBinding(Patient):
 
         perform = ctx.writes.perform
         written = await write_assumed(info, perform, volumes, noted)
-        ctx.reached(steps.PROMISED)
+        ctx.reached(crash_points.PROMISED)
         await await_bound(pod, node.name, written, perform, volumes, look=look, timeout_s=self.timeout_s)
 
     async def rollback(

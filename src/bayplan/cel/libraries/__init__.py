@@ -5,12 +5,10 @@ One module a library; `overloads` is all of them in the order in which cel-go de
 
 from __future__ import annotations
 
-from bayplan.cel.declarations import Functions, Overload
 from bayplan.cel.libraries import (
     authorizer,
     conversions,
     formats,
-    formatting,
     lists,
     networks,
     optionals,
@@ -19,11 +17,13 @@ from bayplan.cel.libraries import (
     semvers,
     sets,
     standard,
+    string_format,
     strings,
     times,
     urls,
 )
-from bayplan.cel.quantities import ParseQuantity
+from bayplan.cel.types.declarations import Functions, Overload
+from bayplan.cel.values.quantities import ParseQuantity
 
 
 def functions(parse_quantity: ParseQuantity) -> Functions:
@@ -39,7 +39,7 @@ def functions(parse_quantity: ParseQuantity) -> Functions:
         *optionals.OVERLOADS,
         *quantities.overloads(parse_quantity),
         *strings.OVERLOADS,
-        *formatting.OVERLOADS,
+        *string_format.OVERLOADS,
         *sets.OVERLOADS,
         *networks.OVERLOADS,
         *formats.OVERLOADS,

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.declarations import Overload
-from bayplan.cel.types import BOOL, STRING, Type, struct
+from bayplan.cel.types.declarations import Overload
+from bayplan.cel.types.types import (
+    BOOL,
+    STRING,
+    Type,
+    struct,
+)
 
 _PREFIX = "kubernetes.authorization."
 AUTHORIZER, PATH, GROUP, RESOURCE, DECISION = (

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bayplan.cel import golang
-from bayplan.cel.declarations import Implementation, Overload
-from bayplan.cel.faults import Fault
-from bayplan.cel.operators import MAX_SECOND, MIN_SECOND
-from bayplan.cel.types import (
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import Implementation, Overload
+from bayplan.cel.types.types import (
     BOOL,
     BYTES,
     DOUBLE,
@@ -23,7 +21,9 @@ from bayplan.cel.types import (
     param,
     type_of_type,
 )
-from bayplan.cel.values import (
+from bayplan.cel.values import go_format
+from bayplan.cel.values.operators import MAX_SECOND, MIN_SECOND
+from bayplan.cel.values.values import (
     INT_MAX,
     INT_MIN,
     TWO_TO_63,
@@ -94,7 +94,7 @@ def _uint_to_int(value: Uint) -> int:
 
 
 def _in_time_range(nanos: int, offset_s: int) -> Timestamp:
-    if not MIN_SECOND <= nanos // golang.NANOS <= MAX_SECOND:
+    if not MIN_SECOND <= nanos // go_format.NANOS <= MAX_SECOND:
         raise Fault("timestamp overflow")
     return Timestamp(nanos, offset_s)
 
@@ -127,43 +127,43 @@ _TO_STRING: list[tuple[Type, Implementation]] = [
     (STRING, _same),
     (BOOL, lambda v: "true" if v else "false"),
     (BYTES, _bytes_to_string),
-    (DOUBLE, golang.format_general),
-    (DURATION, lambda v: golang.format_duration(v.nanos)),
+    (DOUBLE, go_format.format_general),
+    (DURATION, lambda v: go_format.format_duration(v.nanos)),
     (INT, str),
-    (TIMESTAMP, lambda v: golang.format_time(v.nanos, v.offset_s)),
+    (TIMESTAMP, lambda v: go_format.format_time(v.nanos, v.offset_s)),
     (UINT, lambda v: str(int(v))),
 ]
 _TO_INT: dict[Type, Implementation] = {
     INT: _same,
     DOUBLE: _double_to_int,
     DURATION: lambda v: v.nanos,
-    STRING: _read(lambda text: _int_in_range(golang.parse_int(text)), INT),
-    TIMESTAMP: lambda v: v.nanos // golang.NANOS,
+    STRING: _read(lambda text: _int_in_range(go_format.parse_int(text)), INT),
+    TIMESTAMP: lambda v: v.nanos // go_format.NANOS,
     UINT: _uint_to_int,
 }
 _TO_UINT: dict[Type, Implementation] = {
     UINT: _same,
     DOUBLE: _double_to_uint,
     INT: _int_to_uint,
-    STRING: _read(lambda text: _uint_in_range(golang.parse_uint(text)), UINT),
+    STRING: _read(lambda text: _uint_in_range(go_format.parse_uint(text)), UINT),
 }
 _TO_DOUBLE: dict[Type, Implementation] = {
     DOUBLE: _same,
     INT: float,
-    STRING: _read(golang.parse_float, DOUBLE),
+    STRING: _read(go_format.parse_float, DOUBLE),
     UINT: lambda v: float(int(v)),
 }
-_TO_BOOL: dict[Type, Implementation] = {BOOL: _same, STRING: _read(golang.parse_bool, BOOL)}
+_TO_BOOL: dict[Type, Implementation] = {BOOL: _same, STRING: _read(go_format.parse_bool, BOOL)}
 _TO_BYTES: dict[Type, Implementation] = {BYTES: _same, STRING: lambda text: text.encode()}
 _TO_DURATION: dict[Type, Implementation] = {
     DURATION: _same,
     INT: _int_to_duration,
-    STRING: _read(lambda text: Duration(golang.parse_duration(text)), DURATION),
+    STRING: _read(lambda text: Duration(go_format.parse_duration(text)), DURATION),
 }
 _TO_TIMESTAMP: dict[Type, Implementation] = {
     TIMESTAMP: _same,
-    INT: lambda v: _in_time_range(v * golang.NANOS, 0),
-    STRING: _read(lambda text: _in_time_range(*golang.parse_time(text)), TIMESTAMP),
+    INT: lambda v: _in_time_range(v * go_format.NANOS, 0),
+    STRING: _read(lambda text: _in_time_range(*go_format.parse_time(text)), TIMESTAMP),
 }
 
 

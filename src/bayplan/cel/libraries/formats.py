@@ -6,10 +6,15 @@ import re
 from collections.abc import Callable
 from datetime import date
 
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.types import FORMAT, STRING, list_of, optional_of
-from bayplan.cel.urls import parse_request_uri
-from bayplan.cel.values import NONE, NamedFormat, Optional
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import (
+    FORMAT,
+    STRING,
+    list_of,
+    optional_of,
+)
+from bayplan.cel.values.urls import parse_request_uri
+from bayplan.cel.values.values import NONE, NamedFormat, Optional
 
 Validator = Callable[[str], list[str]]
 

@@ -6,11 +6,19 @@ from collections.abc import Callable
 from functools import cmp_to_key
 from typing import Any
 
-from bayplan.cel import operators
-from bayplan.cel.cost import LIMIT
-from bayplan.cel.declarations import Implementation, Overload, function, method
-from bayplan.cel.faults import COST_EXCEEDED, Abort, Fault, no_overload
-from bayplan.cel.types import (
+from bayplan.cel.errors import (
+    COST_EXCEEDED,
+    Abort,
+    Fault,
+    no_overload,
+)
+from bayplan.cel.types.declarations import (
+    Implementation,
+    Overload,
+    function,
+    method,
+)
+from bayplan.cel.types.types import (
     BOOL,
     BYTES,
     DOUBLE,
@@ -24,7 +32,15 @@ from bayplan.cel.types import (
     list_of,
     param,
 )
-from bayplan.cel.values import Duration, Timestamp, Uint, is_list, type_name
+from bayplan.cel.values import operators
+from bayplan.cel.values.cost import LIMIT
+from bayplan.cel.values.values import (
+    Duration,
+    Timestamp,
+    Uint,
+    is_list,
+    type_name,
+)
 
 A, T = param("A"), param("T")
 LIST_A, LIST_T, LIST_DYN = list_of(A), list_of(T), list_of(DYN)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from bayplan.cel.addresses import parse_address, parse_prefix
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault, no_overload
-from bayplan.cel.golang import quote
-from bayplan.cel.types import BOOL, CIDR, INT, IP, STRING
-from bayplan.cel.values import Cidr, Ip
+from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import (
+    BOOL,
+    CIDR,
+    INT,
+    IP,
+    STRING,
+)
+from bayplan.cel.values.addresses import parse_address, parse_prefix
+from bayplan.cel.values.go_format import quote
+from bayplan.cel.values.values import Cidr, Ip
 
 Address = IPv4Address | IPv6Address
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.types import BOOL, DYN, INT, STRING, list_of, map_of, optional_of, param
-from bayplan.cel.values import (
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import (
+    BOOL,
+    DYN,
+    INT,
+    STRING,
+    list_of,
+    map_of,
+    optional_of,
+    param,
+)
+from bayplan.cel.values.values import (
     MISSING,
     NONE,
     CelMap,

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.declarations import Implementation, Overload, function, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.quantities import DerivedQuantity, ParseQuantity, QuantityValue
-from bayplan.cel.types import BOOL, DOUBLE, INT, QUANTITY, STRING
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import (
+    Implementation,
+    Overload,
+    function,
+    method,
+)
+from bayplan.cel.types.types import (
+    BOOL,
+    DOUBLE,
+    INT,
+    QUANTITY,
+    STRING,
+)
+from bayplan.cel.values.quantities import DerivedQuantity, ParseQuantity, QuantityValue
 from bayplan.errors import BayplanError
 
 PAIR = (QUANTITY, QUANTITY)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bayplan.cel.declarations import Overload, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.regex import Regex, compile_regex
-from bayplan.cel.types import INT, STRING, list_of
+from bayplan.cel.errors import Fault
+from bayplan.cel.regex.regex import Regex, compile_regex
+from bayplan.cel.types.declarations import Overload, method
+from bayplan.cel.types.types import INT, STRING, list_of
 
 
 def _compiled(pattern: str) -> Regex:

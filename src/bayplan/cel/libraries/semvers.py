@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.semver import Semver
-from bayplan.cel.types import BOOL, INT, SEMVER, STRING
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import (
+    BOOL,
+    INT,
+    SEMVER,
+    STRING,
+)
+from bayplan.cel.values.semver import Semver
 
 PAIR = (SEMVER, SEMVER)
 

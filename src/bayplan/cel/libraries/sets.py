@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.declarations import Overload, function
 from bayplan.cel.libraries.standard import contained_in
-from bayplan.cel.types import BOOL, list_of, param
+from bayplan.cel.types.declarations import Overload, function
+from bayplan.cel.types.types import BOOL, list_of, param
 
 LIST_T = list_of(param("T"))
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel import operators
-from bayplan.cel.declarations import Implementation, Overload, method
-from bayplan.cel.faults import Fault, no_overload
-from bayplan.cel.regex import compile_regex
-from bayplan.cel.types import (
+from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.regex.regex import compile_regex
+from bayplan.cel.types.declarations import Implementation, Overload, method
+from bayplan.cel.types.types import (
     BOOL,
     BYTES,
     DOUBLE,
@@ -24,7 +23,13 @@ from bayplan.cel.types import (
     optional_of,
     param,
 )
-from bayplan.cel.values import CelMap, GrowingMap, is_list, show
+from bayplan.cel.values import operators
+from bayplan.cel.values.values import (
+    CelMap,
+    GrowingMap,
+    is_list,
+    show,
+)
 
 A, B, K, V = param("A"), param("B"), param("K"), param("V")
 LIST_A, MAP_AB, MAP_KV = list_of(A), map_of(A, B), map_of(K, V)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import COST_EXCEEDED, Abort, Fault
-from bayplan.cel.types import INT, STRING, list_of
-from bayplan.cel.values import show
+from bayplan.cel.errors import COST_EXCEEDED, Abort, Fault
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import INT, STRING, list_of
+from bayplan.cel.values.values import show
 
 # Replacing is charged by what goes in, not by what comes out; texts are not grown without end for that.
 MAX_TEXT = 100_000_000

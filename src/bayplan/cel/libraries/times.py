@@ -8,11 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from bayplan.cel.declarations import Overload, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.golang import NANOS, civil, quote
-from bayplan.cel.types import DURATION, INT, STRING, TIMESTAMP
-from bayplan.cel.values import Duration, Timestamp
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import Overload, method
+from bayplan.cel.types.types import (
+    DURATION,
+    INT,
+    STRING,
+    TIMESTAMP,
+)
+from bayplan.cel.values.go_format import NANOS, civil, quote
+from bayplan.cel.values.values import Duration, Timestamp
 
 # What is taken from the year and the wall clock.
 Part = Callable[[int, datetime], int]

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from bayplan.cel.declarations import Overload, function, method
-from bayplan.cel.faults import Fault
-from bayplan.cel.types import BOOL, STRING, URL, list_of, map_of
-from bayplan.cel.urls import escaped_path, host_and_port, is_request_uri, parse_query, parse_request_uri, parse_url
-from bayplan.cel.values import CelMap, Url
+from bayplan.cel.errors import Fault
+from bayplan.cel.types.declarations import Overload, function, method
+from bayplan.cel.types.types import (
+    BOOL,
+    STRING,
+    URL,
+    list_of,
+    map_of,
+)
+from bayplan.cel.values.urls import (
+    escaped_path,
+    host_and_port,
+    is_request_uri,
+    parse_query,
+    parse_request_uri,
+    parse_url,
+)
+from bayplan.cel.values.values import CelMap, Url
 
 
 def to_url(text: str) -> Url:

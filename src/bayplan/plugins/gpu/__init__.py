@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayplan.plugins.gpu.any_node import GpuRandom
-from bayplan.plugins.gpu.best_fit import GpuBestFit
-from bayplan.plugins.gpu.clustering import GpuClustering
-from bayplan.plugins.gpu.dot_product import GpuDotProduct
-from bayplan.plugins.gpu.fragmentation import GpuFragmentation
-from bayplan.plugins.gpu.packing import GpuPacking
+from bayplan.plugins.gpu.best_fit_policy import GpuBestFit
+from bayplan.plugins.gpu.clustering_policy import GpuClustering
+from bayplan.plugins.gpu.dot_product_policy import GpuDotProduct
+from bayplan.plugins.gpu.fragmentation_policy import GpuFragmentation
+from bayplan.plugins.gpu.packing_policy import GpuPacking
+from bayplan.plugins.gpu.random_policy import GpuRandom
 
 
 def gpu_policies() -> tuple[type[Any], ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bayplan.config.args import ArgsKind
 from bayplan.config.field_errors import FieldError, FieldPath, invalid, required
+from bayplan.config.plugin_args import ArgsKind
 from bayplan.config.schema import Int64, Wire
-from bayplan.plugins.gpu.asks import WHOLE
+from bayplan.plugins.gpu.gpu_requests import WHOLE
 from bayplan.plugins.gpu.typical_pods import Shape, TypicalPods
 
 

@@ -14,9 +14,9 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 
-from bayplan.framework.plugin import MAX_SCORE
-from bayplan.plugins.gpu.asks import WHOLE, GpuAsk
-from bayplan.plugins.gpu.devices import IntMatrix
+from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.plugins.gpu.gpu_columns import IntMatrix
+from bayplan.plugins.gpu.gpu_requests import WHOLE, GpuAsk
 from bayplan.snapshot import IntVector
 
 _COVERED_PERCENT = 95

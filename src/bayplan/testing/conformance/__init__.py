@@ -1,7 +1,7 @@
 """Recorded clusters with the real scheduler's answers: what Bayplan says of them, and whether it agrees."""
 
-from bayplan.testing.conformance.compare import Disagreement, disagreements
-from bayplan.testing.conformance.lines import Line, LineKind, read_lines
-from bayplan.testing.conformance.run import answer
+from bayplan.testing.conformance.comparison import Disagreement, disagreements
+from bayplan.testing.conformance.runner import answer
+from bayplan.testing.conformance.scenario_file import Line, LineKind, read_lines
 
 __all__ = ["Disagreement", "Line", "LineKind", "answer", "disagreements", "read_lines"]

@@ -9,18 +9,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from bayplan.clock import ManualClock
-from bayplan.framework.changes import pod_changes
-from bayplan.framework.events import ClusterEvent, Hint
-from bayplan.framework.registry import Registry
+from bayplan.framework.api.events import ClusterEvent, Hint
+from bayplan.framework.runtime.object_changes import pod_changes
+from bayplan.framework.runtime.registry import Registry
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert, kinds_by_name
 from bayplan.objects.meta import KubeObject
-from bayplan.queueing import HintTable, Pool, QueuedPod, SchedulingQueue
-from bayplan.scheduler.cycle import Decision
+from bayplan.queue import (
+    HintTable,
+    Pool,
+    QueuedPod,
+    SchedulingQueue,
+)
+from bayplan.scheduler.cycle.scheduling_cycle import Decision
 from bayplan.scheduler.engine import PodEngine
-from bayplan.scheduler.intake import queue_for
-from bayplan.scheduler.routing import Routing
-from bayplan.testing.conformance.world import LATER, engine, objects
+from bayplan.scheduler.live.event_handlers import Routing
+from bayplan.scheduler.live.queue_factory import queue_for
+from bayplan.testing.conformance.scenario_cluster import LATER, engine, objects
 
 REJECTED_AFTER_S = 0.3
 _LANDS = {

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member, make_queue
-from batch_world import GANGS, engine_of
-from bayplan.batch.outcome import Outcome
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session import Session
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
 from bayplan.objects.core import Pod
-from bayplan.objects.volcano import SubGroupPolicy
+from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.batch_engines import GANGS, engine_of
 
 READY = {"phase": "Inqueue"}
 

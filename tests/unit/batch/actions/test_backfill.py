@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from batch_builders import make_group, make_member
-from batch_world import GANGS, engine_of
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
 
 ALONE = GANGS.replace("enqueue, allocate, backfill", "backfill")
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from batch_builders import make_group, make_member, make_queue
-from batch_world import engine_of
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.batch_engines import engine_of
 
 CONF = """\
 actions: "enqueue"

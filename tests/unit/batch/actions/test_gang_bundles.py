@@ -6,14 +6,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member, named, opened, tasks_of
 from bayplan.batch.actions.gang_bundles import Bundle, Kind, bundles_of, in_order
-from bayplan.batch.amounts import Amounts
-from bayplan.batch.tasks import TASK_PRIORITY, TASK_SPEC
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.tasks import TASK_PRIORITY, TASK_SPEC
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import LabelSelector
-from bayplan.objects.volcano import SubGroupPolicy
+from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 NODES = [make_node("n")]
 

@@ -4,16 +4,23 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_group, make_member, make_queue
-from batch_world import engine_of
 from bayplan.batch.actions.gangreclaim import GangReclaim
-from bayplan.batch.outcome import Outcome
-from bayplan.batch.tasks import PREEMPTABLE, TASK_SPEC
+from bayplan.batch.model.tasks import PREEMPTABLE, TASK_SPEC
+from bayplan.batch.session.outcome import Outcome
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
-from bayplan.objects.volcano import ExactMatch, HyperNode, HyperNodeSpec, Member, MemberSelector, NetworkTopology
+from bayplan.objects.volcano.types import (
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+    NetworkTopology,
+)
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.batch_engines import engine_of
 
 CLASSES = [
     PriorityClass(metadata=ObjectMeta(name=name), value=value) for name, value in (("low", 1), ("mid", 5), ("high", 9))

@@ -6,20 +6,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import NOW, make_group, make_member, make_queue
-from batch_world import engine_of
 from bayplan.batch.actions.preempt import Settings
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
-from bayplan.framework.status import Status, unresolvable, unschedulable
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.status import Status, unresolvable, unschedulable
 from bayplan.objects.core import Container, ContainerPort, Pod, ResourceRequirements
 from bayplan.objects.meta import Condition, KubeObject, ObjectMeta
-from bayplan.objects.volcano import NetworkTopology
+from bayplan.objects.volcano.types import NetworkTopology
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    make_queue,
+)
+from support.builders.batch_engines import engine_of
 
 CONF = """\
 actions: "allocate, preempt"

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member, make_queue
-from batch_world import engine_of
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.session.outcome import Outcome
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, make_queue
+from support.builders.batch_engines import engine_of
 
 CONF = """\
 actions: "reclaim"

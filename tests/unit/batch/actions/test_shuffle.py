@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batch_builders import make_group, make_member
-from batch_world import engine_of
-from bayplan.batch.arguments import Arguments
-from bayplan.batch.outcome import Outcome
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.model.tasks import Task
 from bayplan.batch.plugins import default_batch_plugins
-from bayplan.batch.session import Session
-from bayplan.batch.tasks import Task
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import engine_of
 
 CONF = """\
 actions: "shuffle, allocate"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.batch.live.dividing import Division
+from bayplan.batch.live.multi_scheduler import Division
 from bayplan.batch.live.options import BatchOptions
 from bayplan.testing.builders import make_node
 

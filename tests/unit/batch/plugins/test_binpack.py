@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_group, make_member, opened
-from batch_scores import scores
 from bayplan.batch.plugins.binpack import Binpack
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, opened
+from support.builders.batch_scores import scores
 
 GPU = "nvidia.com/gpu"
 ROOM: ResourceList = {"cpu": "8", "memory": "8Gi", "pods": "10"}

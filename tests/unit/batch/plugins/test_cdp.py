@@ -4,11 +4,18 @@ from datetime import timedelta
 
 import pytest
 
-from batch_builders import NOW, make_group, make_member, named, opened, tasks_of
 from bayplan.batch.plugins.cdp import CooldownProtection
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 COOLDOWN = "volcano.sh/cooldown-time"
 PLACED = Condition(type="PodScheduled", status="True", last_transition_time=NOW - timedelta(minutes=10))

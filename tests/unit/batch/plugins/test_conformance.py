@@ -2,10 +2,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member, named, opened, tasks_of
 from bayplan.batch.plugins.conformance import Conformance
-from bayplan.batch.registration import EvictionContext, EvictionKind
+from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 
 def test_what_the_cluster_needs_is_nobodys_victim() -> None:

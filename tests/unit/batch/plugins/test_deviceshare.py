@@ -8,17 +8,31 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member, opened, tasks_of
-from batch_world import engine_of
+from bayplan.batch.devices.vgpus import (
+    Card,
+    Given,
+    Usage,
+    Wish,
+    given,
+    registered,
+    request_of,
+    written,
+)
 from bayplan.batch.engine import BatchEngine
-from bayplan.batch.outcome import Outcome
 from bayplan.batch.plugins.deviceshare import DeviceShare
-from bayplan.batch.session import Session
-from bayplan.batch.simulation import Simulation
-from bayplan.batch.vgpus import Card, Given, Usage, Wish, given, registered, request_of, written
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.core import Container, Node, Pod, ResourceRequirements
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    opened,
+    tasks_of,
+)
+from support.builders.batch_engines import engine_of
 
 BY_MEMORY = {"deviceshare.GPUSharingEnable": True}
 BY_NUMBER = {"deviceshare.GPUNumberEnable": True}

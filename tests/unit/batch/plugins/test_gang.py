@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from batch_builders import make_group, make_member, named, opened, tasks_of
+from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.plugins.gang import Gang
-from bayplan.batch.registration import EvictionContext, EvictionKind
-from bayplan.batch.statuses import TaskStatus
+from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.objects.core import Pod
-from bayplan.objects.volcano import SubGroupPolicy
+from bayplan.objects.volcano.types import SubGroupPolicy
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 NODE = make_node("n")
 RUNNING = [make_member(f"job-w-{number}", node="n") for number in range(3)]

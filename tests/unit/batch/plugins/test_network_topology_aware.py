@@ -5,15 +5,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batch_builders import make_group, make_member, opened, tasks_of
-from bayplan.batch.hypernodes import TOP
+from bayplan.batch.model.hypernodes import TOP
 from bayplan.batch.plugins.network_topology_aware import NetworkTopologyAware, TierWeights
-from bayplan.batch.registration import Purpose
-from bayplan.batch.session import Session
+from bayplan.batch.session.registration import Purpose
+from bayplan.batch.session.session import Session
 from bayplan.objects.core import Node
 from bayplan.objects.meta import ObjectMeta, ResourceList
-from bayplan.objects.volcano import ExactMatch, HyperNode, HyperNodeSpec, Member, MemberSelector, NetworkTopology
+from bayplan.objects.volcano.types import (
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+    NetworkTopology,
+)
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    opened,
+    tasks_of,
+)
 
 GIB = 1 << 30
 

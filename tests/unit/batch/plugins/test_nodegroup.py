@@ -4,13 +4,19 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_engine, make_group, make_member, make_queue, opened
-from batch_scores import objections, scores
-from bayplan.batch.conf import BatchConfiguration, PluginOption
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
 from bayplan.batch.plugins.nodegroup import GROUP_LABEL, NO_AFFINITY, NO_LABEL, UNSATISFIED, NodeGroup
-from bayplan.framework.status import Code
-from bayplan.objects.volcano import NodeGroupAffinity, Queue, QueueAffinity
+from bayplan.framework.api.status import Code
+from bayplan.objects.volcano.types import NodeGroupAffinity, Queue, QueueAffinity
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_engine,
+    make_group,
+    make_member,
+    make_queue,
+    opened,
+)
+from support.builders.batch_scores import objections, scores
 
 NODES = [
     make_node("a", labels={GROUP_LABEL: "a"}),

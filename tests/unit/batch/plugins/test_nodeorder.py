@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member
-from batch_world import GANGS, engine_of
 from bayplan.testing.builders import make_node, make_pod
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
 
 ALONE = GANGS.replace("  - name: predicates\n", "")
 ALL = ("leastrequested", "balancedresource", "nodeaffinity", "podaffinity", "tainttoleration", "podtopologyspread")

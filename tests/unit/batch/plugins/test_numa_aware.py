@@ -5,17 +5,28 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_engine, make_group, make_member, opened, tasks_of
-from batch_scores import objections, scores
-from bayplan.batch.conf import BatchConfiguration, PluginOption
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption
+from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.plugins.numa_aware import NO_CPUS, NO_INFO, NOT_STATIC, POLICY, NumaAware
-from bayplan.batch.session import Session
-from bayplan.batch.statuses import TaskStatus
-from bayplan.framework.status import Code
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.status import Code
 from bayplan.objects.core import Container, Pod, ResourceRequirements
 from bayplan.objects.meta import ObjectMeta
-from bayplan.objects.volcano import CpuLocation, NumaResource, Numatopology, NumatopologySpec
+from bayplan.objects.volcano.types import (
+    CpuLocation,
+    NumaResource,
+    Numatopology,
+    NumatopologySpec,
+)
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_engine,
+    make_group,
+    make_member,
+    opened,
+    tasks_of,
+)
+from support.builders.batch_scores import objections, scores
 
 NODES = [make_node("n1", cpu="16"), make_node("n2", cpu="16")]
 

@@ -4,10 +4,15 @@ from typing import Any
 
 import pytest
 
-from batch_builders import events, make_group, make_member, opened
 from bayplan.batch.plugins.overcommit import Overcommit
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    events,
+    make_group,
+    make_member,
+    opened,
+)
 
 GPU = "nvidia.com/gpu"
 NODE = make_node("n", allocatable={"cpu": "10", "memory": "10Gi", "pods": "10"})

@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from batch_builders import NOW, make_group, make_member, named, opened, tasks_of
 from bayplan.batch.plugins.pdb import DisruptionBudgets
 from bayplan.objects.meta import LabelSelector, ObjectMeta
 from bayplan.objects.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 WEB = LabelSelector(match_labels={"app": "web"})
 

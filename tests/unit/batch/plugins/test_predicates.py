@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from batch_builders import make_group, make_member
-from batch_world import GANGS, engine_of
-from bayplan.batch.session import Session
-from bayplan.batch.simulation import Simulation
-from bayplan.batch.tasks import Task
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
 from bayplan.objects.core import (
     Affinity,
     ContainerPort,
@@ -20,6 +18,8 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.meta import LabelSelector
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
 
 HOST = "kubernetes.io/hostname"
 ONLY = GANGS.replace("  - name: nodeorder\n", "")

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from batch_builders import make_group, make_member, named, opened, tasks_of
 from bayplan.batch.plugins.priority import Priority
-from bayplan.batch.registration import EvictionContext, EvictionKind
+from bayplan.batch.session.registration import EvictionContext, EvictionKind
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 
 def ranked(name: str, group: str, priority: int, node: str = "") -> Pod:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_group, make_member, opened
-from batch_scores import objections, scores
 from bayplan.batch.plugins.resource_strategy_fit import OWN_TYPE, OWN_WEIGHTS, ResourceStrategyFit
-from bayplan.framework.status import Code
+from bayplan.framework.api.status import Code
 from bayplan.objects.meta import ResourceList
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, opened
+from support.builders.batch_scores import objections, scores
 
 GPU = "nvidia.com/gpu"
 ROOM: ResourceList = {"cpu": "8", "memory": "8Gi", "pods": "10"}

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from batch_builders import events, make_group, opened
 from bayplan.batch.plugins.resourcequota import ResourceQuotas
 from bayplan.objects.core import ResourceQuota, ResourceQuotaStatus
 from bayplan.objects.meta import ObjectMeta, ResourceList
+from support.builders.batch import events, make_group, opened
 
 
 def quota(

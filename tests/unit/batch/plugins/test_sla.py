@@ -5,10 +5,15 @@ from typing import Any
 
 import pytest
 
-from batch_builders import BORN, NOW, make_group, opened
 from bayplan.batch.plugins.sla import Sla
-from bayplan.batch.rules import Vote
-from bayplan.batch.session import Session
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from support.builders.batch import (
+    BORN,
+    NOW,
+    make_group,
+    opened,
+)
 
 WAITING = "volcano.sh/sla-waiting-time"
 AGE = NOW - BORN

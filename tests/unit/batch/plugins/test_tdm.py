@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_engine, make_group, make_member, named, opened, tasks_of
 from bayplan.batch.plugins.tdm import TimeDivision
-from bayplan.batch.session import Session
-from bayplan.framework.status import Code
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.status import Code
 from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_engine,
+    make_group,
+    make_member,
+    named,
+    opened,
+    tasks_of,
+)
 
 NOON = datetime(2024, 6, 1, 12, 0).astimezone()  # the plugin's hours are local
 PREEMPTABLE = "volcano.sh/preemptable"

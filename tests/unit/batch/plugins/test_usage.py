@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from batch_builders import make_engine, make_group, make_member
-from batch_scores import objections, scores
-from bayplan.batch.nodes import NodeUsage
+from bayplan.batch.model.nodes import NodeUsage
 from bayplan.batch.plugins.usage import CPU_TOO_BUSY, MEMORY_TOO_BUSY, Usage
-from bayplan.batch.session import Session
-from bayplan.framework.status import Code
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.status import Code
 from bayplan.testing.builders import make_node
+from support.builders.batch import make_engine, make_group, make_member
+from support.builders.batch_scores import objections, scores
 
 
 def measured(cpu: float, memory: float, age_s: float = 0.0, period: str = "10m") -> NodeUsage:

@@ -1,0 +1,273 @@
+"""What is wrong with a Job of batch.volcano.sh? Volcano's own sentences, in its order.
+
+Asked by the webhooks and the embedded cluster for every new or changed job, and by the job controller before it starts
+one. The template of a pod is judged by the schema and again by the API server when the pod is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bayplan.admission.volcano_defaults import min_available, replicas
+from bayplan.codec.quantity import QuantityError, parse_quantity
+from bayplan.objects.name_validation import dns_subdomain_problems, label_key_problems
+from bayplan.objects.selectors.label_selectors import invalid
+from bayplan.objects.volcano.constants import (
+    ANY_EVENT,
+    JOB_PLUGINS,
+    OPEN,
+    POLICY_ACTIONS,
+    POLICY_EVENTS,
+    Tree,
+    pod_name,
+)
+from bayplan.objects.volcano.types import ROOT_QUEUE
+
+_TWO_TIERS = "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+_EITHER_CLAIM = (
+    "conflict: If you want to use an existing PVC, just specify VolumeClaimName."
+    "If you want to create a new PVC, you do not need to specify VolumeClaimName"
+)
+
+
+def job_faults(job: Tree) -> str:
+    """What is wrong with a new job itself; empty when nothing is."""
+    spec, name = job.get("spec") or {}, _name(job)
+    tasks: list[Tree] = spec.get("tasks") or []
+    if not tasks:
+        return "No task specified in job spec"
+    plugins: Mapping[str, Any] = spec.get("plugins") or {}
+    if "mpi" in plugins and flag(plugins["mpi"], "master", "master") not in {task.get("name") for task in tasks}:
+        return "The specified mpi master task was not found"
+    said = topology_fault(spec.get("networkTopology"))
+    said += _task_faults(tasks, name)
+    if problems := label_key_problems(name):
+        said += f"create job with name {name} validate failed [{' '.join(problems)}]"
+    if sum(replicas(task) for task in tasks) < int(spec.get("minAvailable") or 0):
+        said += " job 'minAvailable' should not be greater than total replicas in tasks;"
+    said += _policy_sentence(spec.get("policies") or [], "spec.policies")
+    said += "".join(f" unable to find job plugin: {each};" for each in plugins if each not in JOB_PLUGINS)
+    said += _volume_fault(spec.get("volumes") or [])
+    if any(task.get("dependsOn") for task in tasks) and not _is_acyclic(tasks):
+        said += " job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG);"
+    return said
+
+
+def job_queue_fault(job: Tree, queues: Mapping[str, Tree]) -> str:
+    """Why a new job may not go to its queue."""
+    name = (job.get("spec") or {}).get("queue") or ""
+    queue = queues.get(name)
+    if queue is None:
+        return f' unable to find job queue: queue.scheduling.volcano.sh "{name}" not found;'
+    state = (queue.get("status") or {}).get("state") or ""
+    said = ""
+    if state != OPEN:
+        said = f" can only submit job to queue with state `Open`, queue `{name}` status is `{state}`;"
+    if name == ROOT_QUEUE:
+        return said + " can not submit job to root queue;"
+    children = sum((each.get("spec") or {}).get("parent") == name for each in queues.values())
+    if children:
+        said += f" can only submit job to leaf queue, queue `{name}` has {children} child queues;"
+    return said
+
+
+def job_update_fault(old: Tree, new: Tree) -> str:
+    """Why a job may not become this one."""
+    spec = new.get("spec") or {}
+    tasks: list[Tree] = spec.get("tasks") or []
+    for task in tasks:
+        if replicas(task) < 0:
+            return f"'replicas' must be >= 0 in task: {task.get('name')}"
+        if (least := task.get("minAvailable")) is not None:
+            if least < 0:
+                return f"'minAvailable' must be >= 0 in task: {task.get('name')}"
+            if least > replicas(task):
+                return f"'minAvailable' must be <= 'replicas' in task: {task.get('name')}"
+        if said := _partition_fault(task, _name(new)):
+            return said
+    least = int(spec.get("minAvailable") or 0)
+    if least > sum(replicas(task) for task in tasks):
+        return "job 'minAvailable' must not be greater than total replicas"
+    if least < 0:
+        return "job 'minAvailable' must be >= 0"
+    if said := topology_fault(spec.get("networkTopology")):
+        return said
+    before = (old.get("spec") or {}).get("tasks") or []
+    if len(before) != len(tasks):
+        return "job updates may not add or remove tasks"
+    if _fixed_part(old) != _fixed_part(new):
+        return (
+            "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` "
+            "and `PriorityClassName`"
+        )
+    return ""
+
+
+def _fixed_part(job: Tree) -> Tree:
+    """What of a job stays as it is; the name of a claim is filled in by the controller."""
+    spec = {key: value for key, value in (job.get("spec") or {}).items() if value not in (None, [], {}, "", 0)}
+    for key in ("minAvailable", "priorityClassName"):
+        spec.pop(key, None)
+    changing = ("replicas", "minAvailable")
+    spec["tasks"] = [{k: v for k, v in task.items() if k not in changing} for task in spec.get("tasks") or []]
+    spec["volumes"] = [
+        {k: v for k, v in volume.items() if k != "volumeClaimName" or not volume.get("volumeClaim")}
+        for volume in spec.get("volumes") or []
+    ]
+    return spec
+
+
+def _task_faults(tasks: list[Tree], job: str) -> str:
+    said, seen = "", set()
+    for index, task in enumerate(tasks):
+        name = task.get("name") or ""
+        if task.get("minAvailable") is not None and min_available(task) > replicas(task):
+            said += f" 'minAvailable' is greater than 'replicas' in task: {name}, job: {job};"
+        if name in seen:
+            return said + f" duplicated task name {name};"
+        seen.add(name)
+        said += _policy_sentence(task.get("policies") or [], "spec.tasks.policies")
+        pod = pod_name(job, name, index)
+        if problems := label_key_problems(pod):
+            said += f"create pod with name {pod} validate failed [{' '.join(problems)}];"
+        said += _numa_fault(task, index)
+        said += _partition_fault(task, job)
+    return said
+
+
+def _policy_sentence(policies: list[Tree], path: str) -> str:
+    faults = list(_policy_faults(policies, path))
+    if not faults:
+        return ""
+    count = "1 error occurred" if len(faults) == 1 else f"{len(faults)} errors occurred"
+    listed = "".join(f"\t* {fault}\n" for fault in faults)
+    events, actions = " ".join(POLICY_EVENTS), " ".join(POLICY_ACTIONS)
+    return f"{count}:\n{listed}\n valid events are [{events}], valid actions are [{actions}];"
+
+
+def _policy_faults(policies: list[Tree], path: str) -> Iterable[str]:
+    events: set[str] = set()
+    codes: set[int] = set()
+    for policy in policies:
+        fault = _policy_fault(policy, path, events, codes)
+        if fault:
+            yield fault
+            break
+    if ANY_EVENT in events and len(events) > 1:
+        yield "if there's * here, no other policy should be here"
+
+
+def _policy_fault(policy: Tree, path: str, events: set[str], codes: set[int]) -> str:
+    """What is wrong with one policy, after those whose events and exit codes were noted down."""
+    named, code = policy_events(policy), policy.get("exitCode")
+    if named and code is not None:
+        return "must not specify event and exitCode simultaneously"
+    if not named and code is None:
+        return "either event and exitCode should be specified"
+    for event in named:
+        if event not in POLICY_EVENTS:
+            return invalid(path, event, "invalid policy event")
+        if policy.get("action") not in POLICY_ACTIONS:
+            return invalid(path, policy.get("action") or "", "invalid policy action")
+        if event in events:
+            return f"duplicate event {event}  across different policy"
+        events.add(event)
+    if named:
+        return ""
+    if code == 0:
+        return "0 is not a valid error code"
+    if code in codes:
+        return f"duplicate exitCode {code}"
+    codes.add(int(code or 0))
+    return ""
+
+
+def policy_events(policy: Tree) -> list[str]:
+    """The events of a policy, each once."""
+    named = [*(policy.get("events") or ()), *([policy["event"]] if policy.get("event") else ())]
+    return list(dict.fromkeys(named))
+
+
+def _partition_fault(task: Tree, job: str) -> str:
+    policy = task.get("partitionPolicy")
+    if not policy:
+        return ""
+    total, size, least = (int(policy.get(key) or 0) for key in ("totalPartitions", "partitionSize", "minPartitions"))
+    where, said = f"in task: {task.get('name')}, job: {job}", ""
+    if total <= 0:
+        said = f"'TotalPartitions' must be greater than 0 {where}"
+    elif size <= 0:
+        said = f"'PartitionSize' must be greater than 0 {where}"
+    elif replicas(task) != total * size:
+        said = f"'Replicas' are not equal to TotalPartitions*PartitionSize {where}"
+    elif task.get("minAvailable") is not None and least > 0 and least * size != task["minAvailable"]:
+        said = f"'MinAvailable' is not equal to MinPartitions*PartitionSize {where}"
+    return said + topology_fault(policy.get("networkTopology"))
+
+
+def topology_fault(topology: Tree | None) -> str:
+    both = topology and topology.get("highestTierAllowed") is not None and topology.get("highestTierName")
+    return _TWO_TIERS if both else ""
+
+
+def _numa_fault(task: Tree, index: int) -> str:
+    if task.get("topologyPolicy") in (None, "", "none"):
+        return ""
+    spec = (task.get("template") or {}).get("spec") or {}
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    for number, container in enumerate(containers):
+        resources = container.get("resources") or {}
+        asked = (resources.get("requests") or resources.get("limits") or {}).get("cpu", 0)
+        try:
+            quantity = parse_quantity(asked)
+        except QuantityError:
+            continue  # the schema has said so
+        if quantity.value() * 1000 != quantity.milli_value() or not quantity.value():
+            return f"the cpu request isn't  an integer in spec.task[{index}] container[{number}]."
+    return ""
+
+
+def _volume_fault(volumes: list[Tree]) -> str:
+    paths: set[str] = set()
+    for volume in volumes:
+        path, name, claim = volume.get("mountPath"), volume.get("volumeClaimName"), volume.get("volumeClaim")
+        if not path:
+            return " mountPath is required;"
+        if path in paths:
+            return f" duplicated mountPath: {path};"
+        if claim is None and not name:
+            return " either VolumeClaim or VolumeClaimName must be specified;"
+        if name and claim is not None:
+            return _EITHER_CLAIM
+        if name and (problems := dns_subdomain_problems(name)):
+            return f"invalid VolumeClaimName {name} : [{' '.join(problems)}]"
+        paths.add(path)
+    return ""
+
+
+def _is_acyclic(tasks: list[Tree]) -> bool:
+    """Whether every task can start some day: repeatedly take those away whose dependencies are gone."""
+    waiting = {task["name"]: set((task.get("dependsOn") or {}).get("name") or ()) for task in tasks}
+    while free := [name for name, needs in waiting.items() if not needs & waiting.keys()]:
+        for name in free:
+            del waiting[name]
+    unknown = {need for task in tasks for need in (task.get("dependsOn") or {}).get("name") or ()}
+    return not waiting and unknown <= {task["name"] for task in tasks}
+
+
+def flag(arguments: object, name: str, otherwise: str) -> str:
+    """The value of a flag among a plugin's arguments, which are written as for Go: `--port=22` or `-port 22`."""
+    given = [str(each) for each in arguments] if isinstance(arguments, list) else []
+    for index, argument in enumerate(given):
+        key, equals, value = argument.partition("=")
+        if argument.startswith("-") and key.lstrip("-") == name:
+            if equals:
+                return value
+            following = given[index + 1] if index + 1 < len(given) else ""
+            return following if following and not following.startswith("-") else "true"
+    return otherwise
+
+
+def _name(item: Tree) -> str:
+    return str((item.get("metadata") or {}).get("name") or "")

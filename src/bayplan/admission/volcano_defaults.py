@@ -1,0 +1,97 @@
+"""What does Volcano fill in where an object of its kinds says nothing?
+
+Asked by the webhooks, by the embedded cluster, and by the controllers for objects that passed neither. Each function
+returns the object anew and leaves what cannot be read as it is: that is for the schema to refuse.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from bayplan.objects.volcano.constants import (
+    HIERARCHY,
+    HIERARCHY_WEIGHTS,
+    SCHEDULER,
+    Tree,
+)
+from bayplan.objects.volcano.types import DEFAULT_QUEUE, ROOT_QUEUE
+
+MAX_RETRY = 3
+_NEED_SVC = ("mpi", "pytorch", "ray", "tensorflow")
+
+
+def with_job_defaults(job: Tree, *, scheduler: str = SCHEDULER) -> Tree:
+    """A Job of batch.volcano.sh as Volcano would store it."""
+    job = copy.deepcopy(job)
+    spec = job.setdefault("spec", {})
+    if not isinstance(spec, dict):
+        return job
+    for key, value in (("queue", DEFAULT_QUEUE), ("schedulerName", scheduler), ("maxRetry", MAX_RETRY)):
+        if not spec.get(key):
+            spec[key] = value
+    tasks = [each for each in _list(spec.get("tasks")) if isinstance(each, dict)]
+    for index, task in enumerate(tasks):
+        _fill_task(task, index)
+    if not spec.get("minAvailable"):
+        spec["minAvailable"] = sum(min_available(task) for task in tasks)
+    plugins = spec.get("plugins")
+    if isinstance(plugins, dict):
+        if any(name in plugins for name in _NEED_SVC):
+            plugins.setdefault("svc", [])
+        if "mpi" in plugins:
+            plugins.setdefault("ssh", [])
+    return job
+
+
+def _fill_task(task: Tree, index: int) -> None:
+    if not task.get("name"):
+        task["name"] = f"default{index}"
+    pod = (task.get("template") or {}).get("spec")
+    if isinstance(pod, dict) and pod.get("hostNetwork") and not pod.get("dnsPolicy"):
+        pod["dnsPolicy"] = "ClusterFirstWithHostNet"
+    if task.get("minAvailable") is None:
+        partition = task.get("partitionPolicy") or {}
+        whole = (partition.get("minPartitions") or 0) * (partition.get("partitionSize") or 0)
+        task["minAvailable"] = whole if (partition.get("minPartitions") or 0) > 0 else replicas(task)
+    if not task.get("maxRetry"):
+        task["maxRetry"] = MAX_RETRY
+
+
+def replicas(task: Tree) -> int:
+    return int(task.get("replicas") or 0)
+
+
+def min_available(task: Tree) -> int:
+    """How many pods of a task must run; all of them where it does not say."""
+    given = task.get("minAvailable")
+    return replicas(task) if given is None else int(given)
+
+
+def with_queue_defaults(queue: Tree) -> Tree:
+    """A Queue as Volcano would store it."""
+    queue = copy.deepcopy(queue)
+    annotations = queue.setdefault("metadata", {}).get("annotations") or {}
+    hierarchy, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
+    if hierarchy and weights and not hierarchy.startswith(ROOT_QUEUE):
+        annotations[HIERARCHY], annotations[HIERARCHY_WEIGHTS] = f"{ROOT_QUEUE}/{hierarchy}", f"1/{weights}"
+    spec = queue.setdefault("spec", {})
+    if isinstance(spec, dict):
+        if spec.get("reclaimable") is None:
+            spec["reclaimable"] = True
+        if not spec.get("weight"):
+            spec["weight"] = 1
+    return queue
+
+
+def with_pod_group_defaults(group: Tree, namespace_queue: str = "") -> Tree:
+    """A PodGroup as Volcano would store it; `namespace_queue`: what the annotation of its namespace names."""
+    group = copy.deepcopy(group)
+    spec = group.setdefault("spec", {})
+    if isinstance(spec, dict) and spec.get("queue") == DEFAULT_QUEUE and namespace_queue:
+        spec["queue"] = namespace_queue
+    return group
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

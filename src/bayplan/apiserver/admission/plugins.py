@@ -1,0 +1,278 @@
+"""What do admission plugins add to an object, and what do they refuse?
+
+The writing side asks twice, as an API server does: `admit` before the object is prepared and validated, when plugins
+may still change it, and `check` at the very end, when they may only say no. Both look at other objects through
+`Lookup`. A pod in a namespace without quotas and limits costs some ten microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from bayplan.apiserver.admission import limit_ranger, pod_security, resource_quota
+from bayplan.apiserver.api_errors import forbidden, not_found, terminating
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.codec.quantity import parse_quantity
+
+Operation = Literal["create", "update", "delete"]
+
+IMMORTAL_NAMESPACES = ("default", "kube-system", "kube-public")
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_DEFAULT_INGRESS_CLASS = "ingressclass.kubernetes.io/is-default-class"
+_TOLERATED_S = 300
+
+
+def admit(
+    resource: Resource, item: Tree | None, old: Tree | None, operation: Operation, lookup: Lookup, subresource: str = ""
+) -> None:
+    """Let the plugins change the object, in place, or refuse the request. `item` is None for a deletion."""
+    if operation == "delete":
+        _keep_immortal(resource, old or {})
+        return
+    assert item is not None
+    if operation == "create" and resource.namespaced:
+        _check_namespace(resource, item, lookup)
+    if subresource or resource.custom:
+        return
+    if resource.kind == "Pod" and not resource.group:
+        _admit_pod(resource, item, old, lookup)
+    elif resource.kind == "PersistentVolumeClaim" and not resource.group:
+        if item["spec"].get("storageClassName") is None:
+            _set_default_class(item, lookup)
+    elif resource.kind == "Ingress" and operation == "create":
+        _set_ingress_class(item, lookup)
+
+
+def check(
+    resource: Resource, item: Tree, old: Tree | None, operation: Operation, lookup: Lookup, subresource: str = ""
+) -> list[str]:
+    """Refuse what the plugins do not let through, and warn; the object is not changed any more."""
+    if operation == "delete":
+        return []
+    ours = subresource in ("", "resize")
+    if ours and not resource.group and not resource.custom:
+        _check_limits(resource, item, operation, lookup, subresource)
+        if resource.kind == "PersistentVolumeClaim" and old is not None:
+            _check_growth(resource, item, old, lookup)
+    warnings = pod_security.judge(resource, item, old, lookup, subresource=subresource)
+    if ours and resource.kind == "PriorityClass" and resource.group == "scheduling.k8s.io":
+        _check_only_default(resource, item, operation, lookup)
+    if ours and resource.namespaced:
+        _check_quotas(resource, item, old, lookup)
+    return warnings
+
+
+# Namespaces
+
+
+def _keep_immortal(resource: Resource, old: Tree) -> None:
+    name = (old.get("metadata") or {}).get("name", "")
+    if resource.kind == "Namespace" and not resource.group and name in IMMORTAL_NAMESPACES:
+        raise forbidden(resource, name, "this namespace may not be deleted")
+
+
+def _called(item: Tree) -> str:
+    """The name in a refusal: of a name that is being made only the beginning is known."""
+    metadata = item["metadata"]
+    name, prefix = str(metadata.get("name", "")), metadata.get("generateName")
+    return str(prefix) if prefix and (not name or len(name) == len(prefix) + 5) else name
+
+
+def _check_namespace(resource: Resource, item: Tree, lookup: Lookup) -> None:
+    """Nothing is made in a namespace that is not there, or that is going."""
+    if resource.group == "authorization.k8s.io":
+        return
+    name = item["metadata"].get("namespace", "")
+    found = lookup.get(built_in("Namespace"), "", name)
+    if found is None:
+        raise not_found(built_in("Namespace"), name)
+    if (found.get("status") or {}).get("phase") == "Terminating":
+        raise terminating(resource, _called(item), name)
+
+
+# Pods
+
+
+def _admit_pod(resource: Resource, pod: Tree, old: Tree | None, lookup: Lookup) -> None:
+    spec = pod["spec"]
+    if old is None:
+        ranges = list(lookup.list(built_in("LimitRange"), pod["metadata"].get("namespace", "")))
+        if ranges:
+            limit_ranger.fill_pod(pod, ranges)
+        _set_priority(resource, pod, lookup)
+    else:
+        for name in ("priority", "preemptionPolicy"):
+            if spec.get(name) is None and name in old["spec"]:
+                spec[name] = old["spec"][name]
+    _set_tolerations(spec)
+    if old is None:
+        _set_runtime_class(resource, pod, lookup)
+
+
+def _set_priority(resource: Resource, pod: Tree, lookup: Lookup) -> None:
+    spec, name = pod["spec"], _called(pod)
+    chosen = _priority_class(resource, pod, lookup)
+    value = chosen.get("value", 0)
+    policy = chosen.get("preemptionPolicy", "PreemptLowerPriority")
+    if chosen:
+        spec["priorityClassName"] = chosen["metadata"]["name"]
+    computed = "priority admission controller computed"
+    if spec.get("priority") not in (None, value):
+        given = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
+        raise forbidden(resource, name, f"{given}; {computed} {value} from the given PriorityClass name")
+    spec["priority"] = value
+    if spec.get("preemptionPolicy") not in (None, policy):
+        given = f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec"
+        raise forbidden(resource, name, f"{given}; {computed} {policy} from the given PriorityClass name")
+    spec["preemptionPolicy"] = policy
+
+
+def _priority_class(resource: Resource, pod: Tree, lookup: Lookup) -> Tree:
+    """The class that the pod names, or everybody's default: of several the one with the lowest value."""
+    kind = built_in("PriorityClass", "scheduling.k8s.io")
+    wanted = pod["spec"].get("priorityClassName")
+    if wanted:
+        found = lookup.get(kind, "", wanted)
+        if found is None:
+            why = f"no PriorityClass with name {wanted} was found"
+            raise forbidden(resource, _called(pod), why)
+        return found
+    defaults = [each for each in lookup.list(kind) if each.get("globalDefault")]
+    return min(defaults, key=lambda each: int(each.get("value", 0)), default={})
+
+
+def _set_tolerations(spec: Tree) -> None:
+    tolerations = spec.get("tolerations") or []
+    for key in (NOT_READY, UNREACHABLE):
+        if not any(_tolerates(each, key) for each in tolerations):
+            added = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _TOLERATED_S}
+            tolerations = [*tolerations, added]
+    spec["tolerations"] = tolerations
+
+
+def _tolerates(toleration: Mapping[str, Any], key: str) -> bool:
+    return toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
+
+
+def _set_runtime_class(resource: Resource, pod: Tree, lookup: Lookup) -> None:
+    spec, name = pod["spec"], _called(pod)
+    wanted = spec.get("runtimeClassName")
+    found: Tree = {}
+    if wanted is not None:
+        stored = lookup.get(built_in("RuntimeClass", "node.k8s.io"), "", wanted)
+        if stored is None:
+            raise forbidden(resource, name, f'pod rejected: RuntimeClass "{wanted}" not found')
+        found = stored
+    overhead = (found.get("overhead") or {}).get("podFixed")
+    if overhead is None:
+        if spec.get("overhead") is not None:
+            why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            raise forbidden(resource, name, why)
+    elif spec.get("overhead") not in (None, overhead):
+        raise forbidden(resource, name, "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+    else:
+        spec["overhead"] = dict(overhead)
+    if scheduling := found.get("scheduling"):
+        _set_scheduling(resource, name, spec, scheduling)
+
+
+def _set_scheduling(resource: Resource, name: str, spec: Tree, scheduling: Tree) -> None:
+    selector = dict(spec.get("nodeSelector") or {})
+    for key, value in (scheduling.get("nodeSelector") or {}).items():
+        if selector.get(key, value) != value:
+            theirs = f"runtimeClass.scheduling.nodeSelector[{key}] = {value}"
+            why = f"conflict: {theirs}; pod.spec.nodeSelector[{key}] = {selector[key]}"
+            raise forbidden(resource, name, why)
+        selector[key] = value
+    if selector:
+        spec["nodeSelector"] = selector
+    own = spec.get("tolerations") or []
+    more = [each for each in scheduling.get("tolerations") or () if each not in own]
+    if more:
+        spec["tolerations"] = [*own, *more]
+
+
+# Claims, ingresses, priority classes
+
+
+def _set_default_class(claim: Tree, lookup: Lookup) -> None:
+    name = _default_of(lookup.list(built_in("StorageClass", "storage.k8s.io")), _DEFAULT_CLASS)
+    if name is not None and "volume.beta.kubernetes.io/storage-class" not in (
+        claim["metadata"].get("annotations") or {}
+    ):
+        claim["spec"]["storageClassName"] = name
+
+
+def _default_of(items: Iterable[Tree], mark: str) -> str | None:
+    """Of those marked as default the youngest, then the first by name."""
+    marked = [each for each in items if (each["metadata"].get("annotations") or {}).get(mark) == "true"]
+    marked.sort(key=lambda each: str(each["metadata"]["name"]))
+    marked.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
+    return marked[0]["metadata"]["name"] if marked else None
+
+
+def _set_ingress_class(item: Tree, lookup: Lookup) -> None:
+    annotated = "kubernetes.io/ingress.class" in (item["metadata"].get("annotations") or {})
+    if item["spec"].get("ingressClassName") is None and not annotated:
+        classes = lookup.list(built_in("IngressClass", "networking.k8s.io"))
+        name = _default_of(classes, _DEFAULT_INGRESS_CLASS)
+        if name is not None:
+            item["spec"]["ingressClassName"] = name
+
+
+def _check_growth(resource: Resource, item: Tree, old: Tree, lookup: Lookup) -> None:
+    before, after = (
+        parse_quantity(((each["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
+        for each in (old, item)
+    )
+    name = _called(item)
+    if after.compare(before) <= 0:
+        return
+    if (old.get("status") or {}).get("phase") != "Bound":
+        raise forbidden(resource, name, "Only bound persistent volume claims can be expanded")
+    chosen = item["spec"].get("storageClassName") or ""
+    found = lookup.get(built_in("StorageClass", "storage.k8s.io"), "", chosen) if chosen else None
+    if found is None or chosen != old["spec"].get("storageClassName") or not found.get("allowVolumeExpansion"):
+        why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc"
+        raise forbidden(resource, name, f"{why} must support resize")
+
+
+def _check_only_default(resource: Resource, item: Tree, operation: Operation, lookup: Lookup) -> None:
+    if not item.get("globalDefault"):
+        return
+    name = _called(item)
+    for other in lookup.list(resource):
+        called = other["metadata"]["name"]
+        if other.get("globalDefault") and (operation == "create" or called != name):
+            why = f"PriorityClass {called} is already marked as default. Only one default can exist"
+            raise forbidden(resource, name, why)
+
+
+# Limits and quotas
+
+
+def _check_limits(resource: Resource, item: Tree, operation: Operation, lookup: Lookup, subresource: str) -> None:
+    is_pod = resource.kind == "Pod" and (operation == "create" or subresource == "resize")
+    is_claim = resource.kind == "PersistentVolumeClaim"
+    if not (is_pod or is_claim):
+        return
+    ranges = list(lookup.list(built_in("LimitRange"), item["metadata"].get("namespace", "")))
+    if not ranges:
+        return
+    found = limit_ranger.pod_problems(item, ranges) if is_pod else limit_ranger.claim_problems(item, ranges)
+    if found:
+        told = found[0] if len(found) == 1 else f"[{', '.join(dict.fromkeys(found))}]"
+        raise forbidden(resource, _called(item), told)
+
+
+def _check_quotas(resource: Resource, item: Tree, old: Tree | None, lookup: Lookup) -> None:
+    namespace = item["metadata"].get("namespace", "")
+    for quota in lookup.list(built_in("ResourceQuota"), namespace):
+        if resource_quota.limits_kind(quota, resource):
+            told = resource_quota.problem(quota, resource, item, old, lookup)
+            if told:
+                raise forbidden(resource, _called(item), told)

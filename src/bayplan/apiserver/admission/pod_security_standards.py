@@ -1,0 +1,418 @@
+"""What of a pod do the Pod Security Standards not allow, at which level, since which version of Kubernetes?
+
+The table at the end is the whole of it: each row a standard with the version that brought each of its forms. Texts and
+their order are the API server's. Asked for pods in namespaces whose labels name a level; a plain pod costs some twenty
+microseconds there and nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.codec.go_text import quote
+
+BASELINE, RESTRICTED = "baseline", "restricted"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is not allowed, in short and with the parts of the pod that do it."""
+
+    reason: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.detail})"
+
+
+Form = Callable[[Tree, Tree], Violation | None]
+"""Of the metadata and the spec of a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """One row: its forms by the minor version that brought them, oldest first."""
+
+    name: str
+    level: str
+    forms: Sequence[tuple[int, Form]]
+    instead_of: str = ""
+    """The standard of the lower level that this one makes superfluous."""
+
+    def form(self, minor: int) -> Form | None:
+        return next((form for since, form in reversed(self.forms) if since <= minor), None)
+
+
+def violations(level: str, minor: int, metadata: Tree, spec: Tree) -> list[Violation]:
+    """All that a level does not allow, as it was defined in version 1.`minor`."""
+    found = (form(metadata, spec) for form in _forms(level, min(minor, _NEWEST)))
+    return [each for each in found if each is not None]
+
+
+@cache
+def _forms(level: str, minor: int) -> tuple[Form, ...]:
+    """Baseline first, each level by name."""
+    rows = [(row, form) for row in _STANDARDS if (form := row.form(minor)) is not None]
+    if level == BASELINE:
+        rows = [(row, form) for row, form in rows if row.level == BASELINE]
+    covered = {row.instead_of for row, _ in rows}
+    rows.sort(key=lambda each: (each[0].level, each[0].name))
+    return tuple(form for row, form in rows if row.name not in covered)
+
+
+# Reading a pod
+
+
+def _containers(spec: Tree) -> Iterator[Tree]:
+    for part in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(part) or ()
+
+
+def _context(holder: Tree) -> Tree:
+    return holder.get("securityContext") or {}
+
+
+def _who(spec: Tree, name: str, bad: Callable[[Any], bool]) -> tuple[bool, list[str]]:
+    """Whether the pod, and which containers, set a field of their security context to something bad."""
+    value = _context(spec).get(name)
+    names = [each["name"] for each in _containers(spec) if _is_bad(_context(each).get(name), bad)]
+    return _is_bad(value, bad), names
+
+
+def _is_bad(value: Any, bad: Callable[[Any], bool]) -> bool:
+    return value is not None and bad(value)
+
+
+# Words
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f'"{each}"' for each in words)
+
+
+def _plural(word: str, many: Sequence[Any] | set[str]) -> str:
+    return word if len(many) == 1 else f"{word}s"
+
+
+def _use(many: Sequence[str]) -> str:
+    return "uses" if len(many) == 1 else "use"
+
+
+def _called(names: Sequence[str], word: str = "container") -> str:
+    return f"{_plural(word, names)} {_quoted(names)}"
+
+
+def _setters(pod: bool, names: Sequence[str]) -> str:
+    """`pod and containers "a", "b"`; empty if nobody."""
+    return " and ".join(["pod"] * pod + [_called(names)] * bool(names))
+
+
+# The standards
+
+
+def _privileged(_: Tree, spec: Tree) -> Violation | None:
+    names = [each["name"] for each in _containers(spec) if _context(each).get("privileged")]
+    return Violation("privileged", f"{_called(names)} must not set securityContext.privileged=true") if names else None
+
+
+def _host_namespaces(_: Tree, spec: Tree) -> Violation | None:
+    found = [f"{name}=true" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
+    return Violation("host namespaces", ", ".join(found)) if found else None
+
+
+def _host_paths(_: Tree, spec: Tree) -> Violation | None:
+    names = [each["name"] for each in spec.get("volumes") or () if each.get("hostPath") is not None]
+    return Violation("hostPath volumes", _called(names, "volume")) if names else None
+
+
+def _host_ports(_: Tree, spec: Tree) -> Violation | None:
+    names, ports = [], set()
+    for each in _containers(spec):
+        if own := {str(port["hostPort"]) for port in each.get("ports") or () if port.get("hostPort")}:
+            names.append(each["name"])
+            ports |= own
+    if not names:
+        return None
+    return Violation(
+        "hostPort", f"{_called(names)} {_use(names)} {_plural('hostPort', ports)} {', '.join(sorted(ports))}"
+    )
+
+
+def _hosts(container: Tree) -> set[str]:
+    """Whom probes and hooks of a container ask, if not the pod itself."""
+    lifecycle = container.get("lifecycle") or {}
+    handlers = [container.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe")]
+    handlers += [lifecycle.get("postStart"), lifecycle.get("preStop")]
+    ways = [(each or {}).get(way) or {} for each in handlers for way in ("httpGet", "tcpSocket")]
+    return {way["host"] for way in ways if way.get("host")}
+
+
+def _probed_hosts(_: Tree, spec: Tree) -> Violation | None:
+    found = {each["name"]: hosts for each in _containers(spec) if (hosts := _hosts(each))}
+    if not found:
+        return None
+    names, hosts = sorted(found), set().union(*found.values())
+    word = "probe or lifecycle host"
+    return Violation(word, f"{_called(names)} {_use(names)} {_plural(word, hosts)} {_quoted(sorted(hosts))}")
+
+
+_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+
+def _armor(metadata: Tree, spec: Tree) -> Violation | None:
+    kinds: set[str] = set()
+
+    def bad(profile: Tree) -> bool:
+        if (kind := profile.get("type", "")) not in ("RuntimeDefault", "Localhost"):
+            kinds.add(kind)
+        return kind in kinds
+
+    setters = _setters(*_who(spec, "appArmorProfile", bad))
+    notes = [
+        f"{key}={quote(value)}"
+        for key, value in sorted((metadata.get("annotations") or {}).items())
+        if key.startswith(_ARMOR) and value not in ("", "runtime/default") and not value.startswith("localhost/")
+    ]
+    values = [*sorted(kinds), *notes]
+    if not values:
+        return None
+    by = " and ".join(filter(None, (setters, _plural("annotation", notes) if notes else "")))
+    return Violation(
+        _plural("forbidden AppArmor profile", values), f"{by} must not set AppArmor profile type to {_quoted(values)}"
+    )
+
+
+_USUAL = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
+        *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+    }
+)
+
+
+def _added(spec: Tree, allowed: frozenset[str]) -> str:
+    """Who adds capabilities that are not allowed, and which; empty if nobody."""
+    names, more = [], set()
+    for each in _containers(spec):
+        if own := set((_context(each).get("capabilities") or {}).get("add") or ()) - allowed:
+            names.append(each["name"])
+            more |= own
+    told = f"{_called(names)} must not include {_quoted(sorted(more))} in securityContext.capabilities.add"
+    return told if names else ""
+
+
+def _usual_capabilities(_: Tree, spec: Tree) -> Violation | None:
+    told = _added(spec, _USUAL)
+    return Violation("non-default capabilities", told) if told else None
+
+
+def _few_capabilities(_: Tree, spec: Tree) -> Violation | None:
+    keep = [
+        each["name"]
+        for each in _containers(spec)
+        if "ALL" not in ((_context(each).get("capabilities") or {}).get("drop") or ())
+    ]
+    dropped = f'{_called(keep)} must set securityContext.capabilities.drop=["ALL"]' if keep else ""
+    told = "; ".join(filter(None, (dropped, _added(spec, frozenset({"NET_BIND_SERVICE"})))))
+    return Violation("unrestricted capabilities", told) if told else None
+
+
+def _proc_mount(_: Tree, spec: Tree) -> Violation | None:
+    ways = {each["name"]: _context(each).get("procMount") or "Default" for each in _containers(spec)}
+    names = [name for name, way in ways.items() if way != "Default"]
+    if not names:
+        return None
+    told = _quoted(sorted({ways[name] for name in names}))
+    return Violation("procMount", f"{_called(names)} must not set securityContext.procMount to {told}")
+
+
+def _se_linux(types: frozenset[str], _: Tree, spec: Tree) -> Violation | None:
+    kinds: set[str] = set()
+    roles: set[str] = set()
+
+    def bad(options: Tree) -> bool:
+        own = {options.get("type", "")} - types
+        set_too = {name for name in ("user", "role") if options.get(name)}
+        kinds.update(own)
+        roles.update(set_too)
+        return bool(own or set_too)
+
+    setters = _setters(*_who(spec, "seLinuxOptions", bad))
+    if not setters:
+        return None
+    what = [f"{_plural('type', kinds)} {_quoted(sorted(kinds))}"] if kinds else []
+    what += [f"{name} may not be set" for name in ("user", "role") if name in roles]
+    return Violation("seLinuxOptions", f"{setters} set forbidden securityContext.seLinuxOptions: {'; '.join(what)}")
+
+
+_SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
+_SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
+
+
+def _seccomp_notes(metadata: Tree, spec: Tree) -> Violation | None:
+    keys = {_SECCOMP_POD, *(f"{_SECCOMP_CONTAINER}{each['name']}" for each in _containers(spec))}
+    notes = metadata.get("annotations") or {}
+    found = sorted(
+        f"{key}={quote(notes[key])}"
+        for key in keys & set(notes)
+        if notes[key] not in ("runtime/default", "docker/default") and not notes[key].startswith("localhost/")
+    )
+    return (
+        Violation("seccompProfile", f"forbidden {_plural('annotation', found)} {', '.join(found)}") if found else None
+    )
+
+
+def _seccomp(_: Tree, spec: Tree, *, needed: bool = False) -> Violation | None:
+    kinds: set[str] = set()
+
+    def bad(profile: Tree) -> bool:
+        if (kind := profile.get("type", "")) not in ("RuntimeDefault", "Localhost"):
+            kinds.add(kind)
+        return kind in kinds
+
+    setters = _setters(*_who(spec, "seccompProfile", bad))
+    if setters:
+        told = f"{setters} must not set securityContext.seccompProfile.type to {_quoted(sorted(kinds))}"
+        return Violation("seccompProfile", told)
+    if not needed or _context(spec).get("seccompProfile") is not None:
+        return None
+    names = [each["name"] for each in _containers(spec) if _context(each).get("seccompProfile") is None]
+    told = f'pod or {_called(names)} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
+    return Violation("seccompProfile", told) if names else None
+
+
+_SYSCTLS = frozenset(
+    {
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_unprivileged_port_start",
+    }
+)
+_SYSCTLS_27 = _SYSCTLS | {"net.ipv4.ip_local_reserved_ports"}
+_SYSCTLS_29 = _SYSCTLS_27 | {
+    f"net.ipv4.{name}"
+    for name in ("tcp_keepalive_time", "tcp_fin_timeout", "tcp_keepalive_intvl", "tcp_keepalive_probes")
+}
+_SYSCTLS_32 = _SYSCTLS_29 | {"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
+
+
+def _sysctls(allowed: frozenset[str], _: Tree, spec: Tree) -> Violation | None:
+    found = [each["name"] for each in _context(spec).get("sysctls") or () if each["name"] not in allowed]
+    return Violation("forbidden sysctls", ", ".join(found)) if found else None
+
+
+def _host_process(_: Tree, spec: Tree) -> Violation | None:
+    setters = _setters(*_who(spec, "windowsOptions", lambda options: bool(options.get("hostProcess"))))
+    told = f"{setters} must not set securityContext.windowsOptions.hostProcess=true"
+    return Violation("hostProcess", told) if setters else None
+
+
+def _no_escalation(_: Tree, spec: Tree) -> Violation | None:
+    names = [each["name"] for each in _containers(spec) if _context(each).get("allowPrivilegeEscalation") is not False]
+    told = f"{_called(names)} must set securityContext.allowPrivilegeEscalation=false"
+    return Violation("allowPrivilegeEscalation != false", told) if names else None
+
+
+_VOLUMES = frozenset(
+    {
+        *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image"),
+        *("persistentVolumeClaim", "projected", "secret"),
+    }
+)
+_OTHER_VOLUMES = (
+    *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "iscsi", "glusterfs", "rbd"),
+    *("flexVolume", "cinder", "cephfs", "flocker", "fc", "azureFile", "vsphereVolume", "quobyte", "azureDisk"),
+    *("photonPersistentDisk", "portworxVolume", "scaleIO", "storageos"),
+)
+
+
+def _few_volumes(_: Tree, spec: Tree) -> Violation | None:
+    others = [each for each in spec.get("volumes") or () if not any(each.get(kind) is not None for kind in _VOLUMES)]
+    if not others:
+        return None
+    names = [each["name"] for each in others]
+    kinds = {next((kind for kind in _OTHER_VOLUMES if each.get(kind) is not None), "unknown") for each in others}
+    word = _plural("restricted volume type", kinds)
+    told = f"{_called(names, 'volume')} {_use(names)} {word} {_quoted(sorted(kinds))}"
+    return Violation("restricted volume types", told)
+
+
+def _not_root(_: Tree, spec: Tree) -> Violation | None:
+    setters = _setters(*_who(spec, "runAsNonRoot", lambda value: value is False))
+    if setters:
+        return Violation("runAsNonRoot != true", f"{setters} must not set securityContext.runAsNonRoot=false")
+    if _context(spec).get("runAsNonRoot"):
+        return None
+    names = [each["name"] for each in _containers(spec) if _context(each).get("runAsNonRoot") is None]
+    told = f"pod or {_called(names)} must set securityContext.runAsNonRoot=true"
+    return Violation("runAsNonRoot != true", told) if names else None
+
+
+def _not_user_zero(_: Tree, spec: Tree) -> Violation | None:
+    setters = _setters(*_who(spec, "runAsUser", lambda user: user == 0))
+    return Violation("runAsUser=0", f"{setters} must not set runAsUser=0") if setters else None
+
+
+def _not_of_windows(form: Form) -> Form:
+    """Since 1.25 pods that say that they are of Windows need not say what only Linux knows."""
+    return lambda metadata, spec: None if (spec.get("os") or {}).get("name") == "windows" else form(metadata, spec)
+
+
+def _not_of_own_users(form: Form) -> Form:
+    """Since 1.35 pods with users of their own are root of nothing else."""
+    return lambda metadata, spec: None if spec.get("hostUsers") is False else form(metadata, spec)
+
+
+_needs_seccomp: Form = partial(_seccomp, needed=True)
+_SE_LINUX = frozenset({"", "container_t", "container_init_t", "container_kvm_t"})
+_STANDARDS = (
+    Standard("allowPrivilegeEscalation", RESTRICTED, [(8, _no_escalation), (25, _not_of_windows(_no_escalation))]),
+    Standard("appArmorProfile", BASELINE, [(0, _armor)]),
+    Standard("capabilities_baseline", BASELINE, [(0, _usual_capabilities)]),
+    Standard(
+        "capabilities_restricted",
+        RESTRICTED,
+        [(22, _few_capabilities), (25, _not_of_windows(_few_capabilities))],
+        instead_of="capabilities_baseline",
+    ),
+    Standard("hostNamespaces", BASELINE, [(0, _host_namespaces)]),
+    Standard("hostPathVolumes", BASELINE, [(0, _host_paths)]),
+    Standard("hostPorts", BASELINE, [(0, _host_ports)]),
+    Standard("hostProbesAndHostLifecycle", BASELINE, [(34, _probed_hosts)]),
+    Standard("privileged", BASELINE, [(0, _privileged)]),
+    Standard("procMount", BASELINE, [(0, _proc_mount), (35, _not_of_own_users(_proc_mount))]),
+    Standard("procMount_restricted", RESTRICTED, [(35, _proc_mount)], instead_of="procMount"),
+    Standard("restrictedVolumes", RESTRICTED, [(0, _few_volumes)], instead_of="hostPathVolumes"),
+    Standard("runAsNonRoot", RESTRICTED, [(0, _not_root), (35, _not_of_own_users(_not_root))]),
+    Standard("runAsUser", RESTRICTED, [(23, _not_user_zero), (35, _not_of_own_users(_not_user_zero))]),
+    Standard(
+        "seLinuxOptions",
+        BASELINE,
+        [(0, partial(_se_linux, _SE_LINUX)), (31, partial(_se_linux, _SE_LINUX | {"container_engine_t"}))],
+    ),
+    Standard("seccompProfile_baseline", BASELINE, [(0, _seccomp_notes), (19, _seccomp)]),
+    Standard(
+        "seccompProfile_restricted",
+        RESTRICTED,
+        [(19, _needs_seccomp), (25, _not_of_windows(_needs_seccomp))],
+        instead_of="seccompProfile_baseline",
+    ),
+    Standard(
+        "sysctls",
+        BASELINE,
+        [
+            (0, partial(_sysctls, _SYSCTLS)),
+            (27, partial(_sysctls, _SYSCTLS_27)),
+            (29, partial(_sysctls, _SYSCTLS_29)),
+            (32, partial(_sysctls, _SYSCTLS_32)),
+        ],
+    ),
+    Standard("windowsHostProcess", BASELINE, [(0, _host_process)]),
+)
+_NEWEST = max(row.forms[-1][0] for row in _STANDARDS)

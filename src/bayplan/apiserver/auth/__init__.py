@@ -1,0 +1,1 @@
+"""Authentication, RBAC authorization, access reviews and service account tokens of the API server."""

@@ -1,0 +1,88 @@
+"""Who asks? A bearer token, a client certificate, and whoever they say they act for.
+
+Without a token nobody is more than `system:anonymous`, whom nothing is open to but health and the version. A token that
+is not known is refused outright. Cost: a dictionary lookup.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.apiserver import api_errors
+from bayplan.apiserver.auth.service_account_tokens import Tokens
+from bayplan.apiserver.requests import EVERYBODY, User
+
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+_EXTRA = "impersonate-extra-"
+
+
+@dataclass(frozen=True, slots=True)
+class Impersonation:
+    """Somebody in whose name the request comes; the caller must be allowed to."""
+
+    user: User
+    names: tuple[tuple[str, str], ...]
+    """(resource, name) of each right that is needed: users, groups, userextras."""
+
+
+class People:
+    """The users by their tokens."""
+
+    def __init__(self, tokens: Mapping[str, User], accounts: Tokens | None = None) -> None:
+        self._tokens = {token.encode(): _everybody(user) for token, user in tokens.items()}
+        self._accounts = accounts
+
+    def by_token(self, token: str) -> User | None:
+        given = token.encode()
+        found = None
+        for known, user in self._tokens.items():  # all of them, so that time tells nothing
+            if hmac.compare_digest(known, given):
+                found = user
+        if found is None and self._accounts is not None:
+            found = self._accounts.user(token)
+        return found
+
+    @staticmethod
+    def of_certificate(certificate: Mapping[str, Any] | None) -> User | None:
+        """The user of a client certificate that our authority signed: its common name, its organisations as groups."""
+        if not certificate:
+            return None
+        parts = [pair for rdn in certificate.get("subject", ()) for pair in rdn]
+        name = next((value for key, value in parts if key == "commonName"), "")
+        return User(name, tuple(value for key, value in parts if key == "organizationName")) if name else None
+
+    def who(self, authorization: str, certificate: User | None) -> User:
+        """The user behind a request."""
+        if certificate is not None:
+            return _everybody(certificate)
+        scheme, _, token = authorization.strip().partition(" ")
+        if not authorization:
+            return ANONYMOUS
+        user = self.by_token(token.strip()) if scheme.lower() == "bearer" else None
+        if user is None:
+            raise api_errors.unauthorized()
+        return _everybody(user)
+
+
+def impersonated(headers: Mapping[str, str], groups: Sequence[str]) -> Impersonation | None:
+    """Whom the request is made for, from its headers (names in lower case)."""
+    name = headers.get("impersonate-user", "")
+    extra = {key[len(_EXTRA) :]: (value,) for key, value in headers.items() if key.startswith(_EXTRA)}
+    if not name:
+        if groups or extra or headers.get("impersonate-uid"):
+            raise api_errors.bad_request("requested impersonation without impersonating a user")
+        return None
+    names = [("users", name), *(("groups", group) for group in groups)]
+    names += [(f"userextras/{key}", value) for key, values in extra.items() for value in values]
+    user = User(name, tuple(groups), headers.get("impersonate-uid", ""), extra)
+    return Impersonation(_everybody(user), tuple(names))
+
+
+def _everybody(user: User) -> User:
+    """Who was recognised belongs to all who were."""
+    if EVERYBODY in user.groups or user.name == ANONYMOUS.name:
+        return user
+    return User(user.name, (*user.groups, EVERYBODY), user.uid, user.extra)

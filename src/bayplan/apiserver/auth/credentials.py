@@ -1,0 +1,165 @@
+"""How is a cluster reached by its owner and nobody else? A certificate and a token, made at the first start.
+
+Both lie in the folder of the cluster, readable by its owner alone, beside the kubeconfig that kubectl takes; later
+starts use them again, so that a kubeconfig stays good. Cost: about 50 ms at the first start.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+import os
+import secrets
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bayplan.apiserver.requests import MASTERS, User
+from bayplan.errors import BayplanError
+
+ADMIN = "bayplan-admin"
+_VALID = timedelta(days=3650)
+
+
+class CredentialsError(BayplanError):
+    """The files by which a cluster is known cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Where the files are, and the token of the administrator."""
+
+    folder: Path
+    token: str
+
+    @property
+    def authority(self) -> Path:
+        return self.folder / "ca.crt"
+
+    def server_tls(self, client_authority: Path | None = None) -> ssl.SSLContext:
+        """For the server: clients may show a certificate, and need not."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.folder / "server.crt", self.folder / "server.key")
+        context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+        if client_authority is not None:
+            try:
+                context.load_verify_locations(client_authority)
+            except OSError as fault:
+                raise CredentialsError(f"{client_authority} is no authority's certificate: {fault}; name one") from None
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def write_kubeconfig(self, path: Path, server: str, name: str) -> None:
+        _write(path, json.dumps(self.kubeconfig(server, name), indent=2) + "\n")
+
+    def kubeconfig(self, server: str, name: str = "bayplan") -> dict[str, Any]:
+        authority = base64.b64encode(self.authority.read_bytes()).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "users": [{"name": ADMIN, "user": {"token": self.token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": ADMIN}}],
+        }
+
+
+def find_or_make(folder: Path, names: Iterable[str], now: datetime) -> Credentials:
+    """The credentials of a folder; made if they are not there, or if the certificate lacks one of the names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        wanted = sorted(set(names))
+        known = folder / "names.json"
+        if not known.exists() or json.loads(known.read_text()) != wanted:
+            _make_certificates(folder, wanted, now)
+            _write(known, json.dumps(wanted))
+        token = folder / "token"
+        if not token.exists():
+            _write(token, secrets.token_urlsafe(32))
+        return Credentials(folder, token.read_text().strip())
+    except (OSError, ValueError) as fault:
+        raise CredentialsError(f"{folder} cannot hold a certificate: {fault}; name another folder") from None
+
+
+def read_tokens(path: Path) -> dict[str, User]:
+    """Further users, one a line, as kube-apiserver's --token-auth-file has them: token,user,uid,"group1,group2"."""
+    import csv
+
+    try:
+        with path.open(newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except OSError as fault:
+        raise CredentialsError(f"{path} cannot be read: {fault.strerror}; name a file of tokens") from None
+    found = {}
+    for row in rows:
+        if len(row) < 3:
+            raise CredentialsError(f'{path}: "{",".join(row)}" is no user; write token,user,uid,"group1,group2"')
+        groups = tuple(row[3].split(",")) if len(row) > 3 and row[3] else ()
+        found[row[0]] = User(row[1], groups, row[2])
+    return found
+
+
+def administrator() -> User:
+    return User(ADMIN, (MASTERS,), ADMIN)
+
+
+def _write(path: Path, text: str | bytes) -> None:
+    """Readable by its owner alone from the first byte on; whole or not at all."""
+    new = path.with_name(f"{path.name}.new")
+    content = text.encode() if isinstance(text, str) else text
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    new.replace(path)
+
+
+def _make_certificates(folder: Path, names: list[str], now: datetime) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def blank(subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        start = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+        return start.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _VALID)
+
+    issuer = named(f"bayplan-cluster@{int(now.timestamp())}")
+    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    root = (
+        blank(issuer, authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(signs, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    leaf = (
+        blank(named("bayplan-cluster"), server.public_key())
+        .add_extension(x509.SubjectAlternativeName([_alternative(x509, name) for name in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+            critical=False,
+        )
+        .sign(authority, hashes.SHA256())
+    )
+    key = server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    _write(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
+    _write(folder / "server.key", key)
+
+
+def _alternative(x509: Any, name: str) -> Any:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -1,0 +1,1 @@
+"""HTTPS server, handler chain, request handlers and responses of the API server."""

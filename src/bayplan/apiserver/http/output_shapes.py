@@ -1,0 +1,151 @@
+"""In which shape are objects shown: whole, their metadata alone, or as rows of a Table?
+
+Asked for every get, list and watch. Whole objects are the stored texts; the other shapes read each object.
+Cost: none for whole objects; one decoding an object otherwise, and its cells for a Table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from bayplan.apiserver import api_errors
+from bayplan.apiserver.content_negotiation import Wanted
+from bayplan.apiserver.http.watch_stream import Form, ObjectForm
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.storage import version_conversion
+from bayplan.apiserver.storage.stored_objects import Entry, encode
+from bayplan.apiserver.tables import cells, columns, row_conditions
+
+_META = "meta.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a client wants to see of objects of one kind. `include`: which part of an object goes with its row."""
+
+    resource: Resource
+    form: Wanted
+    now: Callable[[], datetime]
+    include: str = ""
+
+    def one(self, text: bytes) -> bytes:
+        """A single object, given as the text of the whole."""
+        match self.form.shape:
+            case "PartialObjectMetadata":
+                return encode(self._metadata(msgspec.json.decode(text)))
+            case "PartialObjectMetadataList":
+                raise self._other_shape("not a list", self.resource.kind)
+            case "Table":
+                tree = msgspec.json.decode(text)
+                if tree.get("kind") == self.resource.kind:  # a Status is no row
+                    return encode(self._table([tree], {"resourceVersion": _version(tree)}))
+        return text
+
+    def many(self, entries: Sequence[Entry], metadata: Tree) -> bytes | None:
+        """A list; None where whole objects are wanted."""
+        match self.form.shape:
+            case "PartialObjectMetadataList":
+                kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{self.form.shape_version}"}
+                items = [self._metadata(entry.tree()) for entry in entries]
+                return encode({**kind, "metadata": metadata, "items": items or None})  # null where Go has no list
+            case "PartialObjectMetadata":
+                raise self._other_shape("a list", f"{self.resource.kind}List")
+            case "Table":
+                return encode(
+                    self._table((version_conversion.tree(self.resource, entry) for entry in entries), metadata)
+                )
+        return None
+
+    def watch_form(self) -> tuple[Form, object]:
+        """How a watch shows objects, and a key under which its texts can be shared."""
+        match self.form.shape:
+            case "PartialObjectMetadata":
+                return _MetadataForm(self), (self.resource.storage, self.form.shape_version)
+            case "Table":
+                return _TableForm(self), self
+        return ObjectForm(self.resource), self.resource
+
+    def _other_shape(self, found: str, kind: str) -> api_errors.Refusal:
+        """The metadata of one were asked for where there are many, or the other way round."""
+        group = self.resource.group.partition(".")[0] or "core"
+        what = (
+            "unstructured.Unstructured" + "List" * kind.endswith("List") if self.resource.custom else f"{group}.{kind}"
+        )
+        message = f"you requested {self.form.shape}, but the requested object is {found} (*{what})"
+        return api_errors.Refusal(406, "NotAcceptable", message)
+
+    def _metadata(self, tree: Tree) -> Tree:
+        version = f"{_META}/{self.form.shape_version}"
+        return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": tree["metadata"]}
+
+    def _table(self, trees: Iterable[Tree], metadata: Tree, *, headed: bool = True) -> Tree:
+        now = self.now()
+        return {
+            "kind": "Table",
+            "apiVersion": f"{_META}/{self.form.shape_version}",
+            "metadata": metadata,
+            "columnDefinitions": columns(self.resource) if headed else None,
+            "rows": [self._row(tree, now) for tree in trees],
+        }
+
+    def _row(self, tree: Tree, now: datetime) -> Tree:
+        row: Tree = {"cells": cells(self.resource, tree, now)}
+        if conditions := row_conditions(self.resource, tree):
+            row["conditions"] = conditions
+        row["object"] = self._included(tree)
+        return row
+
+    def _included(self, tree: Tree) -> Tree | None:
+        match self.include:
+            case "Object":
+                return tree
+            case "None":
+                return None
+        return self._metadata(tree)
+
+
+class _MetadataForm:
+    """A watch of metadata alone."""
+
+    shared = True
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    def text(self, entry: Entry) -> bytes:
+        return encode(self._shown._metadata(entry.tree()))
+
+    def bookmark(self, version: int, annotations: Tree) -> Tree:
+        return self._shown._metadata(ObjectForm(self._shown.resource).bookmark(version, annotations))
+
+
+class _TableForm:
+    """A watch of rows: each event is a Table of one, and only the first says what the columns are."""
+
+    shared = False
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._headed = True
+
+    def text(self, entry: Entry) -> bytes:
+        tree = version_conversion.tree(self._shown.resource, entry)
+        table = self._shown._table([tree], {"resourceVersion": str(entry.version)}, headed=self._headed)
+        self._headed = False
+        return encode(table)
+
+    def bookmark(self, version: int, annotations: Tree) -> Tree:
+        whole = ObjectForm(self._shown.resource).bookmark(version, annotations)
+        table = self._shown._table([], {"resourceVersion": str(version)}, headed=self._headed)
+        self._headed = False
+        table["rows"] = [{"cells": [], "object": self._shown._metadata(whole)}]
+        return table
+
+
+def _version(tree: Tree) -> str:
+    found: str = tree["metadata"].get("resourceVersion", "")
+    return found

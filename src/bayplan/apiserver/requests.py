@@ -1,0 +1,175 @@
+"""What does this request ask for? Its path, method and parameters as one value.
+
+The HTTP layer makes one of each request; authorization, routing and the handlers read it. Paths are Kubernetes':
+`/api/v1/...` and `/apis/GROUP/VERSION/...`, then `namespaces/NS/` if there is one, plural, name and sub-resource.
+Cost: one split of the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from bayplan.apiserver import api_errors
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.storage.reader import flag
+from bayplan.apiserver.validation.field_errors import Faults
+
+EVERYBODY = "system:authenticated"
+MASTERS = "system:masters"
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def is_master(self) -> bool:
+        return MASTERS in self.groups
+
+    def info(self) -> Tree:
+        """As reviews show it."""
+        shown: Tree = {"username": self.name}
+        if self.uid:
+            shown["uid"] = self.uid
+        shown["groups"] = list(self.groups)
+        if self.extra:
+            shown["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return shown
+
+
+class ResourcePath(msgspec.Struct, frozen=True):
+    """The part of a path behind `/api/v1` or `/apis/GROUP/VERSION`."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    rest: str = ""
+
+
+def query_of(text: str) -> dict[str, str]:
+    """The parameters; of several of one name the first counts, as in Go."""
+    found: dict[str, str] = {}
+    if not text:
+        return found
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        found.setdefault(key, value)
+    return found
+
+
+def resource_path(path: str) -> ResourcePath | None:
+    """What a path means that is about objects; None for all other paths."""
+    parts = path.strip("/").split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, parts = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, parts = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if parts[0] == "namespaces" and not group:
+        if len(parts) > 2 and parts[2] not in ("status", "finalize"):
+            namespace, parts = parts[1], parts[2:]
+    elif parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    count = len(parts)
+    name = parts[1] if count > 1 else ""
+    sub = parts[2] if count > 2 else ""
+    rest = "/".join(filter(None, parts[3:])) if count > 3 else ""
+    return ResourcePath(group, version, parts[0], namespace, name, sub, rest)
+
+
+def verb_of(method: str, path: ResourcePath, query: Mapping[str, str]) -> str:
+    """The verb of a request, as authorization and discovery call it."""
+    if method not in _VERBS:
+        raise api_errors.method_not_allowed()
+    if path.name or path.subresource:
+        return _VERBS[method]
+    if method == "GET":
+        return "watch" if flag(query.get("watch", "")) else "list"
+    return "deletecollection" if method == "DELETE" else _VERBS[method]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a write is to be done."""
+
+    manager: str = ""
+    dry_run: bool = False
+    validation: str = "Warn"
+    force: bool | None = None
+
+    @classmethod
+    def of(cls, kind: str, query: Mapping[str, str]) -> WriteOptions:
+        """Read them; `kind` is the name under which faults are told: CreateOptions and its sisters."""
+        if not query:
+            return _USUAL
+        faults = Faults()
+        if (dry := query.get("dryRun", "")) not in ("", "All"):
+            faults.unsupported("dryRun", [dry], ("All",))
+        if (validation := query.get("fieldValidation", "")) not in ("", "Ignore", "Strict", "Warn"):
+            faults.unsupported("fieldValidation", validation, ("", "Ignore", "Strict", "Warn"))
+        if len(manager := query.get("fieldManager", "")) > 128:
+            faults.too_long("fieldManager", 128)
+        if faults:
+            raise api_errors.invalid(kind, "meta.k8s.io", "", faults)
+        force = flag(query["force"]) if query.get("force") else None
+        return cls(manager, dry == "All", validation or "Warn", force)
+
+
+_USUAL = WriteOptions()
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """One write: of what, by whom, how."""
+
+    resource: Resource
+    namespace: str
+    user: User
+    options: WriteOptions
+    manager: str = ""
+    subresource: str = ""
+    sent_as: Resource | None = None
+    """The version of the kind that it was written in, where that is not the one that is kept."""
+    tracked: bool = False
+    """Whether the new state says already who manages which field."""
+    warnings: list[str] = msgspec.field(default_factory=list)
+    """What the client is to be told besides."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One request about objects, understood."""
+
+    verb: str
+    resource: Resource
+    path: ResourcePath
+    query: Mapping[str, str]
+    user: User
+    headers: Mapping[str, str]
+
+    @property
+    def namespace(self) -> str:
+        return self.path.namespace
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def manager(self) -> str:
+        """Whose fields a write makes them: the parameter, else the name of the program."""
+        return self.query.get("fieldManager") or self.headers.get("User-Agent", "").partition("/")[0] or "unknown"

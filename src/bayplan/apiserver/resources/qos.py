@@ -1,0 +1,38 @@
+"""Which quality of service does a pod get? Asked once a pod, and again when it is resized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.apiserver.resources.pod_resources import Amounts, added, containers_of
+from bayplan.codec.quantity import parse_quantity
+
+
+def quality_of_service(spec: Tree) -> str:
+    """Guaranteed, Burstable or BestEffort; only cpu and memory count."""
+    requests: Amounts = {}
+    limits: Amounts = {}
+    guaranteed = True
+    if spec.get("resources") is not None:
+        requests, limits = _positive(spec["resources"].get("requests")), _positive(spec["resources"].get("limits"))
+        guaranteed = not limits or len(limits) == 2
+    else:
+        for container in containers_of(spec):
+            resources = container.get("resources") or {}
+            own = _positive(resources.get("limits"))
+            added(requests, _positive(resources.get("requests")))
+            added(limits, own)
+            guaranteed = guaranteed and len(own) == 2
+    if not requests and not limits:
+        return "BestEffort"
+    same = requests.keys() == limits.keys() and all(limits[name].compare(requests[name]) == 0 for name in requests)
+    return "Guaranteed" if guaranteed and same else "Burstable"
+
+
+def _positive(amounts: Mapping[str, Any] | None) -> Amounts:
+    if not amounts:
+        return {}
+    found = {name: parse_quantity(amounts[name]) for name in ("cpu", "memory") if name in amounts}
+    return {name: amount for name, amount in found.items() if amount.sign() > 0}

@@ -1,0 +1,326 @@
+"""Which rules of its schema (`x-kubernetes-validations`) does this custom resource break?
+
+Asked for every write of one whose schema has rules, once nothing else is wrong that would confuse them. Rules are
+compiled with the schema, once; values are turned into CEL's own when a rule first needs them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.apiserver.schema.crd.object_validation import NOWHERE, correlated
+from bayplan.apiserver.schema.crd.structural_schema import EMBEDDED
+from bayplan.apiserver.schema.managed_fields.typed_merge import ABSENT
+from bayplan.apiserver.validation.field_errors import (
+    DUPLICATE,
+    FORBIDDEN,
+    INVALID,
+    REQUIRED,
+    FieldError,
+    shown,
+)
+from bayplan.cel import CompileError, EvaluationError, ObjectEnvironment, ObjectExpression
+from bayplan.cel.errors import Fault
+from bayplan.cel.libraries.conversions import to_timestamp
+from bayplan.cel.types.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Type,
+    list_of,
+    map_of,
+    struct,
+)
+from bayplan.cel.values.go_format import parse_duration
+from bayplan.cel.values.values import MISSING, Duration, StringMap
+from bayplan.codec.go_text import quote
+from bayplan.codec.quantity import Quantity
+
+Schema = Mapping[str, Any]
+
+RULES = "x-kubernetes-validations"
+UNCHECKED = (
+    "some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
+MAX_MESSAGE = 5 * 1024
+_RESERVED = frozenset(
+    (
+        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if"),
+        *("import", "let", "loop", "package", "namespace", "return", "var", "void", "while"),
+    )
+)
+_ESCAPES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
+_REASONS = {"FieldValueForbidden": FORBIDDEN, "FieldValueRequired": REQUIRED, "FieldValueDuplicate": DUPLICATE}
+_META: Schema = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}},
+}
+
+
+def escaped(name: str) -> str | None:
+    """How a rule spells the field, None if it cannot."""
+    if not name or name[0].isdigit() or re.search(r"[^a-zA-Z0-9._/-]", name):
+        return None
+    if name in _RESERVED:
+        return f"__{name}__"
+    return re.sub(r"__|[-./]", lambda found: _ESCAPES[found.group()], name)
+
+
+class Declarations:
+    """The CEL types of a schema; every object is a struct of its own."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, dict[str, Type]] = {}
+
+    def type_of(self, schema: Schema, *, root: bool = False) -> Type | None:
+        """None for what rules cannot see."""
+        if schema.get("x-kubernetes-int-or-string"):
+            return DYN
+        kind = schema.get("type")
+        if kind == "array":
+            item = self.type_of(schema.get("items") or {})
+            return None if item is None else list_of(item)
+        if kind == "object":
+            more = schema.get("additionalProperties")
+            if isinstance(more, Mapping):
+                value = self.type_of(more)
+                return None if value is None else map_of(STRING, value)
+            return self._struct(schema, root=root or bool(schema.get(EMBEDDED)))
+        if kind == "string":
+            return _STRINGS.get(schema.get("format", ""), STRING)
+        return {"boolean": BOOL, "number": DOUBLE, "integer": INT}.get(str(kind))
+
+    def _struct(self, schema: Schema, *, root: bool) -> Type:
+        made = struct("object" if not self.fields else f"object.{len(self.fields)}")
+        known = self.fields[made.name] = {}
+        for name, below in properties(schema, root=root).items():
+            spelled, found = escaped(name), self.type_of(below)
+            if spelled is not None and found is not None:
+                known[spelled] = found
+        return made
+
+
+_STRINGS = {"byte": BYTES, "duration": DURATION, "date": TIMESTAMP, "date-time": TIMESTAMP}
+
+
+def properties(schema: Schema, *, root: bool) -> Mapping[str, Schema]:
+    known: Mapping[str, Schema] = schema.get("properties", {})
+    if not root:
+        return known
+    return {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, **known, "metadata": _META}
+
+
+def cel_value(value: Any, schema: Schema, *, root: bool = False) -> Any:
+    """The value as rules see it."""
+    if isinstance(value, dict):
+        more = schema.get("additionalProperties")
+        if isinstance(more, Mapping):
+            return StringMap({key: cel_value(each, more) for key, each in value.items()})
+        known = properties(schema, root=root or bool(schema.get(EMBEDDED)))
+        members = {key: cel_value(each, known[key]) for key, each in value.items() if key in known}
+        return StringMap({spelled: each for key, each in members.items() if (spelled := escaped(key)) is not None})
+    if isinstance(value, list):
+        items = schema.get("items") or {}
+        return tuple(cel_value(each, items) for each in value)
+    if isinstance(value, str):
+        return _text(value, schema)
+    return float(value) if schema.get("type") == "number" and type(value) is int else value
+
+
+def _text(value: str, schema: Schema) -> Any:
+    name = schema.get("format") if schema.get("type") == "string" else None
+    with suppress(ValueError, binascii.Error, Fault):  # an old value may be of another format: it stays a text
+        if name == "byte":
+            return base64.b64decode(value)
+        if name == "duration":
+            return Duration(parse_duration(value))
+        if name == "date":
+            return to_timestamp(f"{value}T00:00:00Z")
+        if name == "date-time":
+            return to_timestamp(value)
+    return value
+
+
+# Rules.
+
+
+@dataclass(slots=True)
+class Rule:
+    """One rule, compiled; or what is wrong with it."""
+
+    given: Mapping[str, Any]
+    check: ObjectExpression | None = None
+    message: ObjectExpression | None = None
+    wrong: str = ""
+    wrong_message: str = ""
+
+
+@dataclass(slots=True)
+class Ruled:
+    """A place in a schema with rules, or with rules below it."""
+
+    schema: Schema
+    root: bool
+    rules: list[Rule] = field(default_factory=list)
+    fields: dict[str, Ruled] = field(default_factory=dict)
+    others: Ruled | None = None
+    items: Ruled | None = None
+    all_of: list[Ruled] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.rules or self.fields or self.others or self.items or self.all_of)
+
+
+_environment: list[ObjectEnvironment] = []
+
+
+def _compiler() -> ObjectEnvironment:
+    if not _environment:
+        _environment.append(ObjectEnvironment(parse_quantity=Quantity.parse))
+    return _environment[0]
+
+
+def compile_rules(schema: Schema, *, root: bool = True) -> Ruled | None:
+    """All rules of a schema; None if there are none."""
+    made = Ruled(schema, root)
+    if schema.get(RULES):
+        declarations = Declarations()
+        type_ = declarations.type_of(schema, root=root)
+        made.rules = [_rule(given, type_, declarations) for given in schema[RULES]]
+    for name, below in schema.get("properties", {}).items():
+        if (found := compile_rules(below, root=bool(below.get(EMBEDDED)))) is not None:
+            made.fields[name] = found
+    more, items = schema.get("additionalProperties"), schema.get("items")
+    made.others = compile_rules(more, root=False) if isinstance(more, Mapping) else None
+    made.items = compile_rules(items, root=bool(items.get(EMBEDDED))) if isinstance(items, Mapping) else None
+    found_all = (compile_rules({**schema, **each}, root=root) for each in schema.get("allOf", ()) if each.get(RULES))
+    made.all_of = [found for found in found_all if found is not None]
+    return None if made.idle else made
+
+
+def _rule(given: Mapping[str, Any], type_: Type | None, declarations: Declarations) -> Rule:
+    rule, optional = Rule(given), bool(given.get("optionalOldSelf"))
+    if type_ is None:
+        rule.wrong = "the type of the field is not known to rules"
+        return rule
+    try:
+        text = given.get("rule", "")
+        rule.check = _compiler().compile(text, type_, declarations.fields, result=BOOL, optional_old=optional)
+    except CompileError as error:
+        rule.wrong = str(error)
+    if given.get("messageExpression"):
+        try:
+            text = given["messageExpression"]
+            rule.message = _compiler().compile(text, type_, declarations.fields, result=STRING)
+        except CompileError as error:
+            rule.wrong_message = str(error)
+    return rule
+
+
+def broken(value: Any, ruled: Ruled, *, old: Any = ABSENT, path: str = "") -> Iterator[FieldError]:
+    """The rules that the value breaks; rules that need an old value are skipped where there is none."""
+    if value is None:
+        return
+    if ruled.rules:
+        yield from _broken_here(value, ruled, old, path)
+    for each in ruled.all_of:
+        yield from broken(value, each, old=old, path=path)
+    if isinstance(value, list) and ruled.items is not None:
+        twin = correlated(ruled.schema, old)
+        for at, item in enumerate(value):
+            yield from broken(item, ruled.items, old=twin(item), path=f"{path}[{at}]")
+    elif isinstance(value, dict):
+        yield from _broken_below(value, ruled, old, path)
+
+
+def _broken_below(value: dict[str, Any], ruled: Ruled, old: Any, path: str) -> Iterator[FieldError]:
+    before = old if isinstance(old, dict) and ruled.schema.get("x-kubernetes-map-type") != "atomic" else {}
+    for key, each in value.items():
+        if key in ruled.fields:
+            at = f"{path}.{key}" if path else key
+            yield from broken(each, ruled.fields[key], old=before.get(key, ABSENT), path=at)
+        elif ruled.others is not None:
+            yield from broken(each, ruled.others, old=before.get(key, ABSENT), path=f"{path}[{key}]")
+
+
+def _broken_here(value: Any, ruled: Ruled, old: Any, path: str) -> Iterator[FieldError]:
+    mine = cel_value(value, ruled.schema, root=ruled.root)
+    before = MISSING if old is ABSENT or old is None else cel_value(old, ruled.schema, root=ruled.root)
+    same = old is not ABSENT and old == value
+    for rule in ruled.rules:
+        if rule.check is None:
+            yield _fault(path, value, f"rule compile error: {rule.wrong}")
+        elif not (rule.check.uses_old and before is MISSING and not rule.check.optional_old):
+            fault = _judge(rule, mine, before, value, ruled.schema, path)
+            # What was wrong before and has not changed is forgiven, unless the rule is about the change.
+            if fault is not None and (rule.check.uses_old or not same):
+                yield fault
+
+
+def _judge(rule: Rule, mine: Any, before: Any, value: Any, schema: Schema, path: str) -> FieldError | None:
+    assert rule.check is not None
+    told = (rule.given.get("message") or rule.given.get("rule", "")).strip()
+    try:
+        if rule.check.evaluate(mine, before) is True:
+            return None
+    except EvaluationError as error:
+        return _fault(path, schema.get("type", ""), _evaluation_text(str(error), told))
+    detail = _message(rule, mine, before) or (rule.given.get("message") or f"failed rule: {told}").strip()
+    at = f"{path}{rule.given.get('fieldPath', '')}"
+    kind = _REASONS.get(rule.given.get("reason", ""), INVALID)
+    whole = schema.get("type") in ("object", "array")
+    if kind == DUPLICATE:
+        return FieldError(at or NOWHERE, DUPLICATE, "" if whole else shown(value))
+    if kind in (FORBIDDEN, REQUIRED):
+        return FieldError(at or NOWHERE, kind, detail=detail)
+    return FieldError(at or NOWHERE, INVALID, "" if whole else shown(value), detail)
+
+
+def _evaluation_text(error: str, told: str) -> str:
+    if error.startswith("no such overload"):
+        why = "call arguments did not match a supported operator, function or macro signature"
+        return f"'{error}': {why} for rule: {told}"
+    if error.startswith("operation cancelled"):
+        return f"'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {told}"
+    return f"{error} evaluating rule: {told}"
+
+
+def _message(rule: Rule, mine: Any, before: Any) -> str:
+    """What the rule's own expression says about the fault; nothing if it comes to nothing usable."""
+    if rule.message is None:
+        return ""
+    try:
+        found = rule.message.evaluate(mine, before)
+    except EvaluationError:
+        return ""
+    text = found.strip() if isinstance(found, str) else ""
+    return "" if len(text) > MAX_MESSAGE or "\n" in text else text
+
+
+def _fault(path: str, value: Any, detail: str) -> FieldError:
+    return FieldError(path or NOWHERE, INVALID, quote(value) if isinstance(value, str) else shown(value), detail)
+
+
+def all_rules(ruled: Ruled, path: str) -> Iterator[tuple[str, int, Rule]]:
+    """Every rule with the place of its schema, as errors about a CRD call it."""
+    for at, rule in enumerate(ruled.rules):
+        yield path, at, rule
+    for name, below in ruled.fields.items():
+        yield from all_rules(below, f"{path}.properties[{name}]")
+    if ruled.others is not None:
+        yield from all_rules(ruled.others, f"{path}.additionalProperties")
+    if ruled.items is not None:
+        yield from all_rules(ruled.items, f"{path}.items")

@@ -1,0 +1,230 @@
+"""What does the API server hold against this body? The first wrong type in Go's words, and every stranger in it.
+
+Asked only when a reader stumbled, dropped a field or saw a key twice, so it may take its time: it walks the text's own
+tree, which still knows the order of keys, repeated ones and the digits of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bayplan.apiserver.schema.scalars import (
+    ScalarError,
+    canonical_base64,
+    canonical_micro_time,
+    canonical_quantity,
+    canonical_time,
+)
+from bayplan.apiserver.schema.types import (
+    Field,
+    Kind,
+    Shape,
+    Type,
+)
+from bayplan.codec.go_text import json_float, quote
+from bayplan.codec.json_text import JsonObject, Node, Number
+from bayplan.codec.quantity import FORMAT_WRONG
+
+_MAX_STRANGERS = 100
+_GO_SCALARS = {
+    Kind.TIME: "string",
+    Kind.MICRO_TIME: "string",
+    Kind.DURATION: "string",
+    Kind.INT_OR_STRING: "int32",
+    Kind.BYTES: "[]uint8",
+}
+_WANTED: dict[Kind, str] = {
+    Kind.STRING: "string",
+    Kind.BYTES: "string",
+    Kind.TIME: "string",
+    Kind.MICRO_TIME: "string",
+    Kind.DURATION: "string",
+    Kind.BOOL: "bool",
+    Kind.INT32: "number",
+    Kind.INT64: "number",
+    Kind.FLOAT: "number",
+    Kind.LIST: "array",
+    Kind.MAP: "object",
+    Kind.STRUCT: "object",
+}
+_CANONICAL: dict[Kind, Callable[[str], str]] = {
+    Kind.TIME: canonical_time,
+    Kind.MICRO_TIME: canonical_micro_time,
+    Kind.BYTES: canonical_base64,
+}
+_BITS = {Kind.INT32: 31, Kind.INT64: 63, Kind.INT_OR_STRING: 31}
+_SCHEMA_WORDS = {Kind.SCHEMA_OR_ARRAY: "array", Kind.SCHEMA_OR_BOOL: "bool", Kind.SCHEMA_OR_STRINGS: "array"}
+
+
+class Complaints:
+    """`wrong` is the first value that does not fit its field, `strangers` are unknown and repeated fields, in order."""
+
+    def __init__(self, tree: Node, type_: Type, *, converted: bool = False) -> None:
+        """`converted` chooses the words of upstream's converter from maps to structs over those of its JSON reader."""
+        self.wrong: str | None = None
+        self._converted = converted
+        self._strangers: dict[str, None] = {}
+        self._struct(tree, type_, "", ("", ""))
+
+    @property
+    def strangers(self) -> list[str]:
+        return list(self._strangers)[:_MAX_STRANGERS]
+
+    def _struct(self, node: Node, type_: Type, path: str, place: tuple[str, str]) -> None:
+        """`place` is where Go stands: the struct that holds the field, and the way to it."""
+        seen: set[str] = set()
+        for key, value in _members(node):
+            at = f"{path}.{key}" if path else key
+            known = type_.fields.get(key)
+            if known is None:
+                self._strangers[f"unknown field {quote(at)}"] = None
+                continue
+            if key in seen:
+                self._strangers[f"duplicate field {quote(at)}"] = None
+            seen.add(key)
+            self._field(value, known, at, (type_.struct, _joined(place[1], known)))
+
+    def _field(self, value: Node, known: Field, at: str, place: tuple[str, str]) -> None:
+        if value is not None:
+            self._value(value, known.shape, at, place)
+
+    def _value(self, value: Node, shape: Shape, at: str, place: tuple[str, str]) -> None:
+        if value is None:
+            return
+        kind, found = shape.kind, _word(value)
+        if kind in (Kind.RAW, Kind.FIELDS, Kind.JSON):
+            return
+        if kind is Kind.QUANTITY:
+            self._quantity(value)
+        elif kind is Kind.INT_OR_STRING and found == "string":
+            return
+        elif kind in _SCHEMA_WORDS:
+            self._schema(value, shape, at, place)
+        elif found != _WANTED.get(kind, "number"):
+            self._mismatch(found, shape, place)
+        elif kind in _CANONICAL:
+            self._text(value, kind)
+        elif kind in _BITS:
+            self._integer(value, shape, place)
+        elif kind is Kind.STRUCT:
+            self._struct(value, shape.type, at, place)
+        elif shape.item is not None:
+            self._inside(value, shape.item, at, place)
+
+    def _inside(self, value: Node, item: Shape, at: str, place: tuple[str, str]) -> None:
+        if isinstance(value, list):
+            for index, each in enumerate(value):
+                self._value(each, item, f"{at}[{index}]", place)
+            return
+        seen: set[str] = set()
+        for key, each in _members(value):
+            if key in seen:
+                self._strangers[f"duplicate field {quote(f'{at}.{key}')}"] = None
+            seen.add(key)
+            self._value(each, item, f"{at}.{key}", place)
+
+    def _schema(self, value: Node, shape: Shape, at: str, place: tuple[str, str]) -> None:
+        found = _word(value)
+        if found == "object":
+            self._struct(value, shape.type, at, place)
+        elif found != _SCHEMA_WORDS[shape.kind]:
+            self._say("boolean or JSON schema expected")
+        elif shape.kind is Kind.SCHEMA_OR_ARRAY:
+            for index, each in enumerate(value):
+                self._struct(each, shape.type, f"{at}[{index}]", place)
+
+    def _quantity(self, value: Node) -> None:
+        plain = value.text if isinstance(value, Number) else value
+        if isinstance(plain, bool) or not isinstance(plain, (str, int, float)):
+            self._say(FORMAT_WRONG)
+            return
+        try:
+            canonical_quantity(plain)
+        except ScalarError as error:
+            self._say(str(error))
+
+    def _text(self, value: str, kind: Kind) -> None:
+        try:
+            _CANONICAL[kind](value)
+        except ScalarError as error:
+            self._say(str(error))
+
+    def _integer(self, value: Node, shape: Shape, place: tuple[str, str]) -> None:
+        text = (
+            value.text if isinstance(value, Number) else json_float(value) if isinstance(value, float) else str(value)
+        )
+        bound = 2 ** _BITS[shape.kind]
+        if not (text.lstrip("-").isdigit() and -bound <= int(text) < bound):
+            self._mismatch(f"number {text}", shape, place)
+
+    def _mismatch(self, found: str, shape: Shape, place: tuple[str, str]) -> None:
+        if self._converted:
+            self._say(_unconvertible(found, shape))
+            return
+        wanted = _GO_SCALARS.get(shape.kind, shape.go)
+        where = f"Go struct field {place[0]}.{place[1]}" if place[0] else "Go value"
+        self._say(f"json: cannot unmarshal {found} into {where} of type {wanted}")
+
+    def _say(self, text: str) -> None:
+        if self.wrong is None:
+            self.wrong = text
+
+
+_KINDS = {"object": "map", "array": "slice", "number": "int64"}
+_NOT_RESTORED = {
+    Kind.MAP: "cannot restore map from {}",
+    Kind.LIST: "cannot restore slice from {}",
+    Kind.BYTES: "cannot restore slice from {}",
+    Kind.STRUCT: "cannot restore struct from: {}",
+}
+
+
+def _unconvertible(found: str, shape: Shape) -> str:
+    kind = _KINDS.get(found, found)
+    if shape.kind in _NOT_RESTORED:
+        return _NOT_RESTORED[shape.kind].format(kind)
+    if shape.kind in (Kind.TIME, Kind.MICRO_TIME, Kind.INT_OR_STRING):
+        return f"json: cannot unmarshal {found} into Go value of type {_GO_SCALARS[shape.kind]}"
+    if kind == "int64" and shape.kind is Kind.STRING:
+        return f"cannot convert int64 to {shape.go}"
+    if found.startswith("number "):
+        return f"cannot convert float64 to {shape.go}"
+    return f"unrecognized type: {shape.kind}"
+
+
+def _joined(way: str, known: Field) -> str:
+    name = known.go_path or known.name
+    return f"{way}.{name}" if way else name
+
+
+def _members(node: Node) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, JsonObject):
+        return ((member.key, member.value) for member in node.members)
+    return iter(node.items() if isinstance(node, dict) else ())
+
+
+def _word(value: Node) -> str:
+    """What Go calls the value."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, (dict, JsonObject)) else "number"
+
+
+def repeated_keys(node: Node, path: str = "") -> list[str]:
+    """The paths of all keys that stand twice in one object of the text, in order."""
+    if isinstance(node, list):
+        return [each for at, item in enumerate(node) for each in repeated_keys(item, f"{path}[{at}]")]
+    found: list[str] = []
+    seen: set[str] = set()
+    for key, value in _members(node):
+        at = f"{path}.{key}" if path else key
+        if key in seen and at not in found:
+            found.append(at)
+        seen.add(key)
+        found += repeated_keys(value, at)
+    return found

@@ -1,0 +1,250 @@
+"""Which object does this request body hold, and what is to be said about it?
+
+The door of every write. `decode` takes JSON or YAML text, or an object that a patch has made, and answers with the
+object as the API server would keep it, and with warnings; a body that cannot be taken is refused in upstream's words.
+A pod costs some 40 µs; whoever sends nonsense pays for a second, slower look at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+import msgspec
+
+from bayplan.apiserver.api_errors import Refusal, bad_request
+from bayplan.apiserver.schema.decode_errors import Complaints
+from bayplan.apiserver.schema.object_reader import Strange, reader_of, unknown_fields
+from bayplan.apiserver.schema.types import UNSET, Type, built_in_types
+from bayplan.codec import json_text
+from bayplan.codec.go_text import quote
+from bayplan.codec.json_text import JsonSyntaxError
+from bayplan.codec.yaml import to_json
+from bayplan.errors import ObjectError
+
+Validation = Literal["Ignore", "Warn", "Strict"]
+Tree = dict[str, Any]
+
+_SUMMARY = 30
+_SCHEME = "pkg/runtime/scheme.go:111"
+_HEADER = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the URL says the body is."""
+
+    group: str
+    version: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    object: Tree
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+def decode(type_: Type, raw: bytes, validation: Validation, *, expected: Expected, yaml: bool = False) -> Decoded:
+    """The object of a request body. Kind and apiVersion may be missing: the URL told them."""
+    text, fault = yaml_as_json(raw, expected) if yaml else (raw, None)
+    tree = parse_json(text, expected, shown=raw)
+    repeats = validation != "Ignore" and may_repeat_keys(text, tree)  # before what is missing is filled in
+    _check_header(tree, expected)
+    try:
+        before = unknown_fields()
+        found = reader_of(type_).read(tree)
+    except Strange:
+        _refuse_wrong(text, type_, tree)
+    strange = unknown_fields() != before or repeats
+    found["kind"], found["apiVersion"] = expected.kind, expected.api_version
+    if validation == "Ignore" or not (strange or fault):
+        return Decoded(found)
+    strangers = [fault] if fault else []
+    strangers += Complaints(json_text.parse(text.decode("utf-8", "replace")), type_).strangers
+    return _judged(found, strangers, validation, tree)
+
+
+def decode_applied(body: bytes, validation: Validation, *, expected: Expected) -> Decoded:
+    """The configuration of a server-side apply, which is YAML; kubectl sends JSON, which is YAML too."""
+    tree, fault = _read_applied(body)
+    if (kind := tree.get("kind", "")) != expected.kind or tree.get("apiVersion") != expected.api_version:
+        group, _, version = str(tree.get("apiVersion", "")).rpartition("/")
+        raise bad_request(f"invalid object type: {group}/{version}, Kind={kind}")
+    if fault and validation == "Strict":
+        raise bad_request(f"error strict decoding YAML: error converting YAML to JSON: {fault}")
+    return Decoded(tree, [f"error converting YAML to JSON: {fault}"] if fault and validation == "Warn" else [])
+
+
+def _read_applied(body: bytes) -> tuple[Tree, str | None]:
+    """The tree, and what a strict reader holds against its text."""
+    fault: str | None = None
+    try:
+        tree = msgspec.json.decode(body) if body[:1] == b"{" else UNSET
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        tree = UNSET
+    if tree is UNSET or may_repeat_keys(body, tree):
+        try:
+            converted = to_json(body.decode("utf-8", "replace"))
+        except ObjectError as error:
+            raise bad_request(f"error decoding YAML: error converting YAML to JSON: {error}") from None
+        tree, fault = msgspec.json.decode(converted.text), converted.fault
+    if tree is not None and type(tree) is not dict:
+        word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
+        why = f"json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
+        raise bad_request(f"error decoding YAML: error unmarshaling JSON: while decoding JSON: {why}")
+    return tree or {}, fault
+
+
+def normalize(type_: Type, tree: Tree) -> Tree:
+    """An object of ours as the API server would keep it; unknown fields go without a word."""
+    return reader_of(type_).read(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """Reads what a patch has made of an object of a built-in kind."""
+
+    type: Type
+    expected: Expected
+
+    @property
+    def order(self) -> Type | None:
+        return self.type
+
+    def read(
+        self, tree: Tree, *, converted: bool = False, known: Tree | None = None
+    ) -> tuple[Tree, list[str], str | None]:
+        wrong = wrong_header(tree)
+        if wrong:
+            return {}, [], f"couldn't get version/kind; json parse error: {wrong}"
+        tree = {**tree, "kind": tree.get("kind") or self.expected.kind}
+        tree["apiVersion"] = tree.get("apiVersion") or self.expected.api_version
+        other = _other_kind(tree, self.expected)
+        if other:
+            return {}, [], other
+        before = unknown_fields()
+        try:
+            reader = reader_of(self.type)
+            found = reader.read(tree) if known is None else reader.again(tree, known)
+        except Strange:
+            return {}, [], Complaints(tree, self.type, converted=converted).wrong
+        if unknown_fields() == before:
+            return found, [], None
+        return found, Complaints(tree, self.type).strangers, None
+
+
+def _judged(found: Tree, strangers: list[str], validation: Validation, tree: Tree) -> Decoded:
+    if validation == "Strict" and strangers:
+        raise bad_request(f"{_title(tree or found, found)}: strict decoding error: {', '.join(strangers)}")
+    return Decoded(found, strangers)
+
+
+def _title(tree: Tree, fallback: Tree | None = None) -> str:
+    """`Pod in version "v1" cannot be handled as a Pod`."""
+    known = fallback or tree
+    kind = tree.get("kind") or known.get("kind", "")
+    version = (tree.get("apiVersion") or known.get("apiVersion", "")).rpartition("/")[2]
+    return f"{kind} in version {quote(version)} cannot be handled as a {known.get('kind', kind)}"
+
+
+# From bytes to a tree.
+
+
+def parse_json(text: bytes, expected: Expected, *, shown: bytes | None = None) -> Tree:
+    """The body as a dict, or Go's complaint about the text; null is an object of which nothing is told."""
+    shown = text if shown is None else shown
+    try:
+        tree = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        tree = _parse_slowly(text, expected, shown)
+    if tree is None:
+        return {}
+    if type(tree) is not dict:
+        word = {list: "array", str: "string", bool: "bool"}.get(type(tree), "number")
+        raise unrecognized(expected, f"json: cannot unmarshal {word} into Go value of type {_HEADER}", shown)
+    return tree
+
+
+def _parse_slowly(text: bytes, expected: Expected, shown: bytes) -> Any:
+    try:
+        return json_text.plain(json_text.parse(text.decode("utf-8", "replace")))
+    except JsonSyntaxError as error:
+        raise unrecognized(expected, str(error), shown) from None
+
+
+def yaml_as_json(raw: bytes, expected: Expected) -> tuple[bytes, str | None]:
+    """YAML as JSON text, and what a strict reader holds against it."""
+    try:
+        converted = to_json(raw.decode("utf-8", "replace"))
+    except ObjectError as error:
+        message = f"the object provided is unrecognized (must be of type {expected.kind}): {error} ({_summary(raw)})"
+        raise bad_request(message) from None
+    return converted.text.encode(), converted.fault
+
+
+def unrecognized(expected: Expected, why: str, shown: bytes) -> Refusal:
+    """A body of which not even the kind can be told."""
+    return bad_request(
+        f"the object provided is unrecognized (must be of type {expected.kind}): "
+        f"couldn't get version/kind; json parse error: {why} ({_summary(shown)})"
+    )
+
+
+def _summary(data: bytes) -> str:
+    if not data:
+        return "<empty>"
+    cut = data[:_SUMMARY]
+    more = " ..." if len(data) > _SUMMARY else ""
+    return (cut.decode("utf-8", "replace") if data[:1] == b"{" else cut.hex()) + more
+
+
+def may_repeat_keys(text: bytes, tree: Tree) -> bool:
+    """Whether a key may stand twice in an object of the text: then it has more colons than what was read of it.
+
+    A colon spelled as an escape would hide one, so texts with such escapes are looked at in any case.
+    """
+    return text.count(b":") != msgspec.json.encode(tree).count(b":") or b"\\u003" in text
+
+
+def _refuse_wrong(text: bytes, type_: Type, tree: Tree) -> NoReturn:
+    complaints = Complaints(json_text.parse(text.decode("utf-8", "replace")), type_)
+    raise bad_request(f"{_title(tree)}: {complaints.wrong}") from None
+
+
+def _check_header(tree: Tree, expected: Expected) -> None:
+    """Whether the body is of the kind that the URL asks for; what is missing is filled in."""
+    wrong = wrong_header(tree)
+    if wrong:
+        raise unrecognized(expected, wrong, msgspec.json.encode(tree))
+    tree["kind"] = kind = tree.get("kind") or expected.kind
+    tree["apiVersion"] = api_version = tree.get("apiVersion") or expected.api_version
+    why = _other_kind(tree, expected)
+    if why:
+        version = api_version.rpartition("/")[2]
+        raise bad_request(f"{kind} in version {quote(version)} cannot be handled as a {expected.kind}: {why}")
+
+
+def wrong_header(tree: Tree) -> str:
+    """What Go says if kind or apiVersion is no text; nothing if they are."""
+    for name in ("kind", "apiVersion"):
+        value = tree.get(name)
+        if value is not None and type(value) is not str:
+            word = {list: "array", dict: "object", bool: "bool"}.get(type(value), "number")
+            return f"json: cannot unmarshal {word} into Go struct field .{name} of type string"
+    return ""
+
+
+def _other_kind(tree: Tree, expected: Expected) -> str:
+    """What upstream says when the object is not of the kind that is asked for; nothing if it is."""
+    kind, api_version = tree["kind"], tree["apiVersion"]
+    if kind == expected.kind and api_version == expected.api_version:
+        return ""
+    group, _, version = api_version.rpartition("/")
+    if built_in_types().of(group, version, kind) is None:
+        return f"no kind {quote(kind)} is registered for version {quote(api_version)} in scheme {quote(_SCHEME)}"
+    internal = expected.group.partition(".")[0] or "core"
+    return f"converting ({version}.{kind}) to ({internal}.{expected.kind}): unknown conversion"

@@ -1,0 +1,1 @@
+"""Field ownership and server-side apply, as in structured-merge-diff."""

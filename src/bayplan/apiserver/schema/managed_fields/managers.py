@@ -1,0 +1,146 @@
+"""Who manages which fields of an object? `metadata.managedFields`, read and written.
+
+`Managers` holds what the entries say while a write is worked out; `entries` writes them back in upstream's order.
+Entries that cannot be understood count as none at all. Cost: a few dict operations an entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from bayplan.apiserver.schema.managed_fields import field_sets
+from bayplan.apiserver.schema.managed_fields.field_sets import FieldSet
+from bayplan.codec.go_text import json_text, quote
+
+Tree = dict[str, Any]
+
+APPLY, UPDATE = "Apply", "Update"
+MAX_UPDATERS = 10
+_ANCIENT = "ancient-changes"
+
+
+class Manager(NamedTuple):
+    """Who wrote, and how. `version` is empty for those who apply: they stay the same whatever version they use."""
+
+    name: str
+    operation: str
+    version: str = ""
+    subresource: str = ""
+
+    @property
+    def identity(self) -> str:
+        """What upstream sorts managers by."""
+        told = {"manager": self.name, "operation": self.operation, "apiVersion": self.version}
+        return json_text({**{key: value for key, value in told.items() if value}, **self._below})
+
+    @property
+    def _below(self) -> Tree:
+        return {"subresource": self.subresource} if self.subresource else {}
+
+    def __str__(self) -> str:
+        """As conflicts tell of it."""
+        told = quote(self.name)
+        if self.subresource:
+            told += f" with subresource {quote(self.subresource)}"
+        return f"{told} using {self.version}" if self.operation == UPDATE else told
+
+
+class Owned(NamedTuple):
+    """What a manager has."""
+
+    fields: FieldSet
+    api_version: str
+    time: str = ""
+
+
+Managers = dict[Manager, Owned]
+
+
+def managers_of(entries: Any) -> Managers:
+    """What the entries say; nothing if one of them cannot be understood."""
+    found: Managers = {}
+    for entry in entries or ():
+        if not _sound(entry):
+            return {}
+        operation, version = entry["operation"], entry["apiVersion"]
+        name = Manager(
+            entry.get("manager", ""), operation, version if operation == UPDATE else "", entry.get("subresource", "")
+        )
+        found[name] = Owned(entry.get("fieldsV1") or {}, version, entry.get("time") or "")
+    return found
+
+
+def _sound(entry: Any) -> bool:
+    return bool(
+        isinstance(entry, dict)
+        and entry.get("operation") in (APPLY, UPDATE)
+        and entry.get("apiVersion")
+        and entry.get("fieldsType") == "FieldsV1"
+    )
+
+
+def is_reset(entries: Any) -> bool:
+    """Whether a writer wants all entries forgotten: an empty list, or one empty entry."""
+    return isinstance(entries, list) and (not entries or entries == [{}])
+
+
+def entries(managers: Managers) -> list[Tree]:
+    """The entries as they are stored: who applies first, then by time and name."""
+    return [_entry(manager, managers[manager]) for manager in sorted(managers, key=lambda each: _rank(each, managers))]
+
+
+def _rank(manager: Manager, managers: Managers) -> tuple[str, ...]:
+    owned = managers[manager]
+    return manager.operation, owned.time, manager.name, owned.api_version, manager.subresource
+
+
+def _entry(manager: Manager, owned: Owned) -> Tree:
+    entry: Tree = {"manager": manager.name, "operation": manager.operation, "apiVersion": owned.api_version}
+    if owned.time:
+        entry["time"] = owned.time
+    entry |= {"fieldsType": "FieldsV1", "fieldsV1": owned.fields}
+    if manager.subresource:
+        entry["subresource"] = manager.subresource
+    return entry
+
+
+def capped(managers: Managers) -> Managers:
+    """The managers with the oldest writers of each version put together, once there are more than ten of them."""
+    updaters = [each for each in managers if each.operation == UPDATE]
+    excess = len(updaters) - MAX_UPDATERS
+    if excess <= 0:
+        return managers
+    left, first = dict(managers), dict[str, Manager]()
+    for manager in sorted(updaters, key=lambda each: (managers[each].time, each.identity)):
+        if excess <= 0:
+            break
+        owned = managers[manager]
+        if owned.api_version not in first:
+            first[owned.api_version] = manager
+            continue
+        bucket = Manager(_ANCIENT, UPDATE, owned.api_version)
+        if bucket not in left:
+            left[bucket] = left.pop(first[owned.api_version])
+        both = field_sets.union(owned.fields, left[bucket].fields)
+        left[bucket] = Owned(both, owned.api_version, owned.time)
+        if manager != bucket:
+            del left[manager]
+        excess -= 1
+    return left
+
+
+def taken_from(managers: Managers, gone: FieldSet, *, spare: Manager | None = None) -> Managers:
+    """The managers without those fields; who has nothing left is no manager any more."""
+    if not gone:
+        return managers
+    left: Managers = {}
+    for manager, owned in managers.items():
+        if manager == spare:
+            left[manager] = owned
+            continue
+        rest = field_sets.difference(owned.fields, gone)
+        if rest is owned.fields:
+            left[manager] = owned
+        elif rest:
+            left[manager] = owned._replace(fields=rest)
+    return left

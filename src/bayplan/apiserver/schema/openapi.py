@@ -1,0 +1,230 @@
+"""What does the API look like, in OpenAPI's words?
+
+kubectl asks before it applies, edits, validates or explains. Documents are made from the table of types, for one group
+version at a time and only when somebody asks; descriptions are left out. Custom resources bring their own schemas.
+Cost: the core group takes some 20 ms and is then kept by the caller under its etag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bayplan.apiserver.resources.kinds import Resource, SubResource
+from bayplan.apiserver.schema.crd.structural_schema import META, meta_type
+from bayplan.apiserver.schema.types import (
+    UNSET,
+    Field,
+    Kind,
+    Shape,
+    Type,
+    built_in_types,
+)
+
+Tree = dict[str, Any]
+
+RELEASE = "v1.36.4"
+V2 = b"\n\x032.0"
+"""All that version 2 has to say here: `swagger: "2.0"`, in the protobuf that kubectl reads."""
+
+_REF = "#/components/schemas/"
+_MACHINERY = "io.k8s.apimachinery.pkg."
+_SCALARS: dict[Kind, Tree] = {
+    Kind.STRING: {"type": "string"},
+    Kind.BOOL: {"type": "boolean"},
+    Kind.INT32: {"type": "integer", "format": "int32"},
+    Kind.INT64: {"type": "integer", "format": "int64"},
+    Kind.FLOAT: {"type": "number", "format": "double"},
+    Kind.BYTES: {"type": "string", "format": "byte"},
+}
+_EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
+_NAMED: dict[Kind, tuple[str, Tree]] = {
+    Kind.TIME: (f"{_MACHINERY}apis.meta.v1.Time", {"type": "string", "format": "date-time"}),
+    Kind.MICRO_TIME: (f"{_MACHINERY}apis.meta.v1.MicroTime", {"type": "string", "format": "date-time"}),
+    Kind.DURATION: (f"{_MACHINERY}apis.meta.v1.Duration", {"type": "string"}),
+    Kind.QUANTITY: (f"{_MACHINERY}api.resource.Quantity", {"oneOf": [{"type": "string"}, {"type": "number"}]}),
+    Kind.INT_OR_STRING: (
+        f"{_MACHINERY}util.intstr.IntOrString",
+        {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]},
+    ),
+    Kind.RAW: (f"{_MACHINERY}runtime.RawExtension", {"type": "object"}),
+    Kind.FIELDS: (f"{_MACHINERY}apis.meta.v1.FieldsV1", {"type": "object"}),
+    Kind.JSON: (f"{_EXTENSIONS}JSON", {}),
+    Kind.SCHEMA_OR_ARRAY: (f"{_EXTENSIONS}JSONSchemaPropsOrArray", {}),
+    Kind.SCHEMA_OR_BOOL: (f"{_EXTENSIONS}JSONSchemaPropsOrBool", {}),
+    Kind.SCHEMA_OR_STRINGS: (f"{_EXTENSIONS}JSONSchemaPropsOrStringArray", {}),
+}
+_ACTIONS = {"create": "post", "update": "put", "patch": "patch", "delete": "delete", "get": "get"}
+_JSON_PATCHES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
+_STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def index(groups: Mapping[str, Sequence[Resource]]) -> Tree:
+    """The list of documents, by path: `api/v1`, `apis/apps/v1`."""
+    return {
+        "paths": {
+            path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={etag(resources)}"}
+            for path, resources in groups.items()
+        }
+    }
+
+
+def etag(resources: Iterable[Resource]) -> str:
+    """Changes whenever the document of these resources would."""
+    told = [(each.api_version, each.kind, each.plural, each.definition) for each in resources]
+    return hashlib.sha256(RELEASE.encode() + msgspec.json.encode(told)).hexdigest().upper()
+
+
+def document(resources: Sequence[Resource]) -> Tree:
+    """The document of one group version."""
+    schemas = _Schemas()
+    paths: Tree = {}
+    for resource in resources:
+        name = schemas.add_resource(resource)
+        paths |= _paths(resource, name, schemas)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": RELEASE},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(schemas.found.items()))},
+    }
+
+
+# Schemas.
+
+
+class _Schemas:
+    """The schemas of a document; adding one adds all that it refers to."""
+
+    def __init__(self) -> None:
+        self.found: Tree = {}
+
+    def add_resource(self, resource: Resource) -> str:
+        if resource.definition is not None:
+            return self._add_custom(resource, resource.definition)
+        return self.add_kind(resource.group, resource.version, resource.kind)
+
+    def add_kind(self, group: str, version: str, kind: str) -> str:
+        type_ = built_in_types().of(group, version, kind)
+        if type_ is None:
+            return ""
+        self.add(type_)
+        known = {"group": group, "kind": kind, "version": version}
+        kinds = self.found[type_.openapi_name].setdefault("x-kubernetes-group-version-kind", [])
+        if known not in kinds:
+            kinds.append(known)
+        return type_.openapi_name
+
+    def add(self, type_: Type) -> str:
+        if type_.openapi_name not in self.found:
+            schema: Tree = {"type": "object"}
+            self.found[type_.openapi_name] = schema
+            if type_.atomic:
+                schema["x-kubernetes-map-type"] = "atomic"
+            schema["properties"] = {each.name: self._property(each) for each in type_.fields.values()}
+            required = [each.name for each in type_.fields.values() if each.required]
+            if required:
+                schema["required"] = sorted(required)
+        return type_.openapi_name
+
+    def _property(self, each: Field) -> Tree:
+        schema = self._shape(each.shape)
+        if "$ref" in schema:
+            schema = {"allOf": [schema]}
+        facts = {
+            "x-kubernetes-list-type": each.list_type,
+            "x-kubernetes-list-map-keys": list(each.keys),
+            "x-kubernetes-map-type": each.map_type,
+            "x-kubernetes-patch-strategy": each.strategy,
+            "x-kubernetes-patch-merge-key": each.merge_key,
+        }
+        schema |= {name: value for name, value in facts.items() if value}
+        if each.default is not UNSET:
+            schema["default"] = each.default
+        return schema
+
+    def _shape(self, shape: Shape) -> Tree:
+        if shape.kind is Kind.STRUCT:
+            return {"$ref": f"{_REF}{self.add(shape.type)}"}
+        if shape.kind is Kind.LIST and shape.item is not None:
+            return {"type": "array", "items": self._shape(shape.item)}
+        if shape.kind is Kind.MAP and shape.item is not None:
+            return {"type": "object", "additionalProperties": self._shape(shape.item)}
+        if shape.kind in _SCALARS:
+            return {**_SCALARS[shape.kind], **({"enum": list(shape.values)} if shape.values else {})}
+        name, schema = _NAMED[shape.kind]
+        self.found.setdefault(name, schema)
+        return {"$ref": f"{_REF}{name}"}
+
+    def _add_custom(self, resource: Resource, definition: Mapping[str, Any]) -> str:
+        name = ".".join((*reversed(resource.group.split(".")), resource.version, resource.kind))
+        given = (definition.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
+        metadata = {"allOf": [{"$ref": f"{_REF}{self.add(meta_type())}"}]}
+        fields = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": metadata}
+        own = {key: value for key, value in given.get("properties", {}).items() if key not in META}
+        kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+        self.found[name] = {**given, "properties": {**fields, **own}, "x-kubernetes-group-version-kind": [kind]}
+        return name
+
+
+# Paths.
+
+
+def _paths(resource: Resource, schema: str, schemas: _Schemas) -> Tree:
+    root = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
+    many = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
+    kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+    found: Tree = {many: _operations(resource.verbs, kind, schema, many=True)}
+    if resource.stored:
+        item = f"{many}/{{name}}"
+        found[item] = _operations(resource.verbs, kind, schema, strategic=not resource.custom)
+        for sub in resource.subresources:
+            found[f"{item}/{sub.name}"] = _sub_operations(resource, sub, schema, schemas)
+    return {path: operations for path, operations in found.items() if operations}
+
+
+def _sub_operations(resource: Resource, sub: SubResource, schema: str, schemas: _Schemas) -> Tree:
+    group, version = (sub.group, sub.version) if sub.version else (resource.group, resource.version)
+    if sub.kind != resource.kind:
+        schema = "" if sub.kind.endswith("Options") else schemas.add_kind(group, version, sub.kind)
+    kind = {"group": group, "kind": sub.kind, "version": version}
+    return _operations(sub.verbs, kind, schema, strategic=not resource.custom, creates=True)
+
+
+def _operations(
+    verbs: Iterable[str], kind: Tree, schema: str, *, many: bool = False, strategic: bool = False, creates: bool = False
+) -> Tree:
+    """The operations of a path; those of a list are told apart by what they do there."""
+    wanted = {"list", "create", "deletecollection"} if many else {"get", "update", "patch", "delete"}
+    wanted |= {"create"} if creates else set()
+    found: Tree = {}
+    for verb in verbs:
+        if verb not in wanted:
+            continue
+        method = {"list": "get", "deletecollection": "delete"}.get(verb) or _ACTIONS[verb]
+        found[method] = _operation(verb, kind, schema, strategic=strategic)
+    return found
+
+
+def _operation(verb: str, kind: Tree, schema: str, *, strategic: bool) -> Tree:
+    body = {"schema": {"$ref": f"{_REF}{schema}"}} if schema else {}
+    operation: Tree = {
+        "x-kubernetes-action": {"create": "post", "update": "put"}.get(verb, verb),
+        "x-kubernetes-group-version-kind": kind,
+        "responses": {"200": {"description": "OK", "content": {"application/json": body}}},
+    }
+    if verb in ("create", "update", "patch"):
+        names = ("dryRun", "fieldManager", "fieldValidation", *(("force",) if verb == "patch" else ()))
+        operation["parameters"] = [_parameter(name) for name in names]
+        patches = (*_JSON_PATCHES, _STRATEGIC) if strategic else _JSON_PATCHES
+        media = patches if verb == "patch" else ("application/json",)
+        operation["requestBody"] = {"content": dict.fromkeys(media, body), "required": True}
+    return operation
+
+
+def _parameter(name: str) -> Tree:
+    schema = {"type": "boolean" if name == "force" else "string", "uniqueItems": True}
+    return {"name": name, "in": "query", "schema": schema}

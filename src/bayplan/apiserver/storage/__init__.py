@@ -1,0 +1,1 @@
+"""Stored objects, group commit, watch cache, selectors, and get and list."""

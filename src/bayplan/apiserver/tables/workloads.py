@@ -1,0 +1,162 @@
+"""What stands in the rows of workloads, budgets and autoscalers?"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from bayplan.apiserver.resources.autoscaler_conversion import to_new
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.apiserver.tables.ages import age, age_of, moment
+from bayplan.apiserver.tables.cell_text import (
+    NONE,
+    UNSET,
+    containers_cells,
+    labels_text,
+    selector_cell,
+    selector_text,
+)
+from bayplan.apiserver.tables.object_parts import age_cell, name_of, parts_of
+
+
+def deployment(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
+    counts = [status.get("updatedReplicas", 0), status.get("availableReplicas", 0)]
+    wide = [*containers_cells(spec.get("template")), selector_text(spec.get("selector"))]
+    return [name_of(item), ready, *counts, age_cell(item, now), *wide]
+
+
+def replica_set(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
+    wide = [*containers_cells(spec.get("template")), selector_cell(spec.get("selector"))]
+    return [name_of(item), *counts, age_cell(item, now), *wide]
+
+
+def replication_controller(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    counts = [spec.get("replicas", 0), status.get("replicas", 0), status.get("readyReplicas", 0)]
+    wide = [*containers_cells(spec.get("template")), labels_text(spec.get("selector"))]
+    return [name_of(item), *counts, age_cell(item, now), *wide]
+
+
+def stateful_set(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    ready = f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}"
+    return [name_of(item), ready, age_cell(item, now), *containers_cells(spec.get("template"))]
+
+
+def daemon_set(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    names = ("desiredNumberScheduled", "currentNumberScheduled", "numberReady")
+    counts = [status.get(name, 0) for name in (*names, "updatedNumberScheduled", "numberAvailable")]
+    template = spec.get("template") or {}
+    selector = labels_text((template.get("spec") or {}).get("nodeSelector"))
+    wide = [*containers_cells(template), selector_cell(spec.get("selector"))]
+    return [name_of(item), *counts, selector, age_cell(item, now), *wide]
+
+
+def job(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    done, wanted, parallel = status.get("succeeded", 0), spec.get("completions"), spec.get("parallelism", 0)
+    completions = f"{done}/{wanted}" if wanted is not None else f"{done}/1"
+    if wanted is None and parallel > 1:
+        completions = f"{done}/1 of {parallel}"
+    wide = [*containers_cells(spec.get("template")), selector_cell(spec.get("selector"))]
+    return [name_of(item), _job_status(item), completions, _job_duration(status, now), age_cell(item, now), *wide]
+
+
+def _job_status(item: Tree) -> str:
+    held = [
+        each.get("type") for each in (item.get("status") or {}).get("conditions") or () if each.get("status") == "True"
+    ]
+    for kind in ("Complete", "Failed"):
+        if kind in held:
+            return kind
+    if item["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    return next((kind for kind in ("Suspended", "FailureTarget", "SuccessCriteriaMet") if kind in held), "Running")
+
+
+def _job_duration(status: Tree, now: datetime) -> str:
+    start, end = status.get("startTime"), status.get("completionTime")
+    if not start:
+        return ""
+    return age_of((moment(end) if end else now) - moment(start))
+
+
+def cron_job(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    suspended = spec.get("suspend")
+    inner = (spec.get("jobTemplate") or {}).get("spec") or {}
+    last = age(now, status["lastScheduleTime"]) if status.get("lastScheduleTime") else NONE
+    shown = UNSET if suspended is None else str(bool(suspended))
+    wide = [*containers_cells(inner.get("template")), selector_cell(inner.get("selector"))]
+    start = [name_of(item), spec.get("schedule", ""), spec.get("timeZone") or NONE, shown]
+    return [*start, len(status.get("active") or ()), last, age_cell(item, now), *wide]
+
+
+def pod_template(item: Tree, now: datetime) -> list[Any]:  # noqa: ARG001
+    template = item.get("template") or {}
+    labels = labels_text((template.get("metadata") or {}).get("labels"))
+    return [name_of(item), *containers_cells(template), labels]
+
+
+def controller_revision(item: Tree, now: datetime) -> list[Any]:
+    owners = item["metadata"].get("ownerReferences") or ()
+    owner = next((each for each in owners if each.get("controller")), None)
+    called = NONE
+    if owner is not None:
+        group = owner.get("apiVersion", "").rpartition("/")[0]
+        kind = f"{owner.get('kind', '')}.{group}" if group else owner.get("kind", "")
+        called = f"{kind.lower()}/{owner.get('name', '')}"
+    return [name_of(item), called, item.get("revision", 0), age_cell(item, now)]
+
+
+def budget(item: Tree, now: datetime) -> list[Any]:
+    spec, status = parts_of(item)
+    bounds = [str(spec[name]) if spec.get(name) is not None else "N/A" for name in ("minAvailable", "maxUnavailable")]
+    return [name_of(item), *bounds, status.get("disruptionsAllowed", 0), age_cell(item, now)]
+
+
+def autoscaler(item: Tree, now: datetime) -> list[Any]:
+    if item.get("apiVersion") == "autoscaling/v1":
+        item = to_new(item)
+    spec, status = parts_of(item)
+    target = spec.get("scaleTargetRef") or {}
+    metrics = _metrics(spec.get("metrics") or (), status.get("currentMetrics") or [])
+    least = str(spec["minReplicas"]) if spec.get("minReplicas") is not None else UNSET
+    counts = [least, spec.get("maxReplicas", 0), status.get("currentReplicas", 0)]
+    return [name_of(item), f"{target.get('kind', '')}/{target.get('name', '')}", metrics, *counts, age_cell(item, now)]
+
+
+def _metrics(specs: Any, statuses: list[Tree]) -> str:
+    if not specs:
+        return NONE
+    shown = [_metric(each, statuses[index] if index < len(statuses) else {}) for index, each in enumerate(specs)]
+    text = ", ".join(shown[:2])
+    return f"{text} + {len(shown) - 2} more..." if len(shown) > 2 else text
+
+
+def _metric(metric: Tree, status: Tree) -> str:
+    kind = metric.get("type", "")
+    field = kind[:1].lower() + kind[1:]
+    source = metric.get(field)
+    if source is None:
+        return "<unknown type>"
+    target, current = source.get("target") or {}, (status.get(field) or {}).get("current") or {}
+    average = target.get("averageValue")
+    if kind in ("Resource", "ContainerResource"):
+        wanted = average if average is not None else _percent(target.get("averageUtilization"), "<auto>")
+        found = current.get("averageValue") if average is not None else _percent(current.get("averageUtilization"))
+        return f"{source.get('name', '')}: {found or '<unknown>'}/{wanted}"
+    if kind == "Pods":
+        return f"{current.get('averageValue') or '<unknown>'}/{average}"
+    if average is not None:
+        return f"{current.get('averageValue') or '<unknown>'}/{average} (avg)"
+    return f"{current.get('value') or '<unknown>'}/{target.get('value')}"
+
+
+def _percent(number: int | None, otherwise: str = "") -> str:
+    return otherwise if number is None else f"{number}%"

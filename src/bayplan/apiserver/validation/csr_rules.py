@@ -1,0 +1,165 @@
+"""Who asks for a certificate, what for, and who has approved of it? The rules of CertificateSigningRequests.
+
+A request says for ever who made it and what for; approving and denying it is a way of writing of its own. Nobody here
+signs anything. Cost: reading the request, when it is made.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from typing import Any
+
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.metadata import check_metadata
+
+DECISIONS = ("Approved", "Denied")
+_LASTING = (*DECISIONS, "Failed")
+_LEGACY = "kubernetes.io/legacy-unknown"
+_SHORTEST_S = 600
+_USAGES = (
+    *("any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment"),
+    *("decipher only", "digital signature", "email protection", "encipher only", "ipsec end system", "ipsec tunnel"),
+    *("ipsec user", "key agreement", "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime"),
+    *("server auth", "signing", "timestamping"),
+)
+
+
+def begin_request(item: Tree, user: Tree) -> None:
+    """A new request is its maker's, whatever it says, and nobody has decided on it. `user` is as reviews show it."""
+    spec = item["spec"]
+    for name in ("username", "uid", "groups", "extra"):
+        spec.pop(name, None)
+        if user.get(name):
+            spec[name] = user[name]
+    item["status"] = {}
+
+
+def change_request(item: Tree, old: Tree, subresource: str, now: str) -> None:
+    """What a way of writing may change: nothing of the spec, decisions by `approval` alone."""
+    item["spec"] = old["spec"]
+    before = old.get("status") or {}
+    if not subresource:
+        item["status"] = before
+        return
+    status = item.get("status") or {}
+    known = before.get("conditions") or []
+    conditions = [_timed(each, known, now) for each in status.get("conditions") or ()]
+    if subresource == "status":
+        conditions = _with_decisions(conditions, known)
+    base = status if subresource == "status" else before
+    item["status"] = {key: value for key, value in base.items() if key != "conditions"}
+    if conditions:
+        item["status"]["conditions"] = conditions
+
+
+def _timed(condition: Tree, known: list[Tree], now: str) -> Tree:
+    """The condition with the times that its writer left out."""
+    same = next((each for each in known if _sort(each) == _sort(condition) and each.get("lastTransitionTime")), {})
+    return {
+        **condition,
+        "lastUpdateTime": condition.get("lastUpdateTime") or now,
+        "lastTransitionTime": condition.get("lastTransitionTime") or same.get("lastTransitionTime") or now,
+    }
+
+
+def _sort(condition: Tree) -> tuple[Any, Any]:
+    return condition.get("type"), condition.get("status")
+
+
+def _with_decisions(conditions: list[Tree], known: list[Tree]) -> list[Tree]:
+    """The same with the decisions as they were, as long as there are as many of them."""
+    kept = list(conditions)
+    for kind in DECISIONS:
+        new = [index for index, each in enumerate(kept) if each.get("type") == kind]
+        old = [each for each in known if each.get("type") == kind]
+        if len(new) == len(old):
+            for index, each in zip(new, old, strict=True):
+                kept[index] = each
+    return kept
+
+
+# Faults.
+
+
+def check_request(out: Faults, item: Tree) -> None:
+    check_metadata(out, item["metadata"], lambda _: (), namespaced=False)
+    spec = item["spec"]
+    if (why := _request_problem(spec.get("request"))) is not None:
+        out.invalid("spec.request", spec.get("request"), why)
+    usages = spec.get("usages") or []
+    if not usages:
+        out.required("spec.usages")
+    for index, usage in enumerate(usages):
+        if usage not in _USAGES:
+            out.unsupported(f"spec.usages[{index}]", usage, _USAGES)
+    for index, usage in enumerate(usages):
+        if usage in usages[:index]:
+            out.duplicate(f"spec.usages[{index}]", usage)
+    _check_signer(out, spec.get("signerName", ""))
+    seconds = spec.get("expirationSeconds")
+    if seconds is not None and seconds < _SHORTEST_S:
+        why = "may not specify a duration less than 600 seconds (10 minutes)"
+        out.invalid("spec.expirationSeconds", seconds, why)
+
+
+def check_request_update(out: Faults, item: Tree, old: Tree) -> None:
+    _check_decisions(out, item, old, approving=False)
+
+
+def check_approval(out: Faults, item: Tree, old: Tree) -> None:
+    _check_decisions(out, item, old, approving=True)
+
+
+def _check_decisions(out: Faults, item: Tree, old: Tree, *, approving: bool) -> None:
+    path = "status.conditions"
+    mine, theirs = (list((each.get("status") or {}).get("conditions") or ()) for each in (item, old))
+    types = [each.get("type", "") for each in mine]
+    for index, each in enumerate(mine):
+        allowed = ("True",) if types[index] in _LASTING else ("False", "True", "Unknown")
+        if not each.get("status"):
+            out.required(f"{path}[{index}].status")
+        elif each["status"] not in allowed:
+            out.unsupported(f"{path}[{index}].status", each["status"], allowed)
+        if types[index] in DECISIONS and set(DECISIONS) <= set(types[: index + 1]):
+            out.invalid(path, types[index], "Approved and Denied conditions are mutually exclusive")
+        if types[index] in types[:index]:
+            out.duplicate(f"{path}[{index}].type", types[index])
+    for kind in _LASTING:
+        before, now = (sum(each.get("type") == kind for each in listed) for listed in (theirs, mine))
+        if now < before:
+            out.forbidden(path, f'updates may not remove a condition of type "{kind}"')
+        elif now > before and not approving and kind in DECISIONS:
+            out.forbidden(path, f'updates may not add a condition of type "{kind}"')
+
+
+def _request_problem(text: str | None) -> str | None:
+    """Why this is no request for a certificate; None if it is one."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        pem = b64decode(text or "")
+    except (Base64Error, ValueError):
+        pem = b""
+    if b"-----BEGIN CERTIFICATE REQUEST-----" not in pem:
+        return "PEM block type must be CERTIFICATE REQUEST"
+    try:
+        request = x509.load_pem_x509_csr(pem)
+    except ValueError as fault:
+        return str(fault)
+    except InvalidSignature:
+        return "x509: the signature is invalid"
+    return None if request.is_signature_valid else "x509: the signature is invalid"
+
+
+def _check_signer(out: Faults, name: str) -> None:
+    path = "spec.signerName"
+    domain, slash, rest = name.partition("/")
+    if name == _LEGACY:
+        out.invalid(path, name, "the legacy signerName is not allowed via this API version")
+    elif not name:
+        out.required(path)
+    elif not slash or not domain or not rest:
+        out.invalid(path, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")

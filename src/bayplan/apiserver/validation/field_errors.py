@@ -1,0 +1,103 @@
+"""What is wrong with which field of an object, in the API server's own words?
+
+Validators append to a `Faults`; each `FieldError` knows the reason and the message that a Status lists as a cause.
+Paths are plain texts: they are put together only where a fault is told or a step down is taken, since nearly every
+object that is validated has no fault. A configuration's errors (`config.field_errors`) have no reasons and need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.codec.go_text import json_text, quote
+
+INVALID = "Invalid value"
+REQUIRED = "Required value"
+DUPLICATE = "Duplicate value"
+UNSUPPORTED = "Unsupported value"
+FORBIDDEN = "Forbidden"
+TOO_LONG = "Too long"
+TOO_MANY = "Too many"
+NOT_FOUND = "Not found"
+INTERNAL = "Internal error"
+TYPE_INVALID = "Invalid value (type)"
+
+_REASONS = {
+    INVALID: "FieldValueInvalid",
+    REQUIRED: "FieldValueRequired",
+    DUPLICATE: "FieldValueDuplicate",
+    UNSUPPORTED: "FieldValueNotSupported",
+    FORBIDDEN: "FieldValueForbidden",
+    TOO_LONG: "FieldValueTooLong",
+    TOO_MANY: "FieldValueTooMany",
+    NOT_FOUND: "FieldValueNotFound",
+    INTERNAL: "InternalError",
+    TYPE_INVALID: "FieldValueTypeInvalid",
+}
+
+IMMUTABLE = "field is immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One fault of one field. `value_text` is the value as it is shown, empty for kinds that show none."""
+
+    field: str
+    kind: str
+    value_text: str = ""
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The word for it in a Status's causes."""
+        return _REASONS[self.kind]
+
+    @property
+    def message(self) -> str:
+        """The fault without its field."""
+        kind = INVALID if self.kind == TYPE_INVALID else self.kind
+        return ": ".join(filter(None, (kind, self.value_text, self.detail)))
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+class Faults(list[FieldError]):
+    """The faults found so far, in the order of looking."""
+
+    def invalid(self, path: str, value: Any, detail: str) -> None:
+        self.append(FieldError(path, INVALID, shown(value), detail))
+
+    def required(self, path: str, detail: str = "") -> None:
+        self.append(FieldError(path, REQUIRED, detail=detail))
+
+    def duplicate(self, path: str, value: Any, detail: str = "") -> None:
+        self.append(FieldError(path, DUPLICATE, shown(value), detail))
+
+    def unsupported(self, path: str, value: Any, supported: Iterable[str]) -> None:
+        words = ", ".join(map(quote, supported))
+        self.append(FieldError(path, UNSUPPORTED, shown(value), f"supported values: {words}" if words else ""))
+
+    def forbidden(self, path: str, detail: str) -> None:
+        self.append(FieldError(path, FORBIDDEN, detail=detail))
+
+    def too_long(self, path: str, limit: int, unit: str = "bytes") -> None:
+        self.append(FieldError(path, TOO_LONG, detail=f"may not be more than {limit} {unit}"))
+
+    def too_many(self, path: str, count: int, limit: int) -> None:
+        items = "item" if limit == 1 else "items"
+        self.append(FieldError(path, TOO_MANY, str(count), f"must have at most {limit} {items}"))
+
+    def not_found(self, path: str, value: Any) -> None:
+        self.append(FieldError(path, NOT_FOUND, shown(value)))
+
+    def each_invalid(self, path: str, value: Any, problems: Sequence[str]) -> None:
+        for problem in problems:
+            self.invalid(path, value, problem)
+
+
+def shown(value: Any) -> str:
+    """A value in a message: texts quoted, the rest as JSON."""
+    return quote(value) if isinstance(value, str) else json_text(value)

@@ -1,0 +1,111 @@
+"""How do messages show a part of an object, or the difference of two? As the API server's own structs.
+
+Those have the names of Go fields, their order, and every field, set or not; `go_struct_text.json.gz` lists them (from
+`scripts/types/make_go_forms.py`). Asked only when an update is refused, so that nobody else pays for the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.apiserver.validation.metadata import selector_form
+from bayplan.codec.go_text import json_string
+
+_ZEROS: Mapping[str, Any] = {"s": "", "i": 0, "b": False, "n": 0, "q": "0", "t": None, "r": None}
+_POD_NAMES = ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers")
+_METADATA = (
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+)
+
+
+@cache
+def _table() -> Mapping[str, list[list[str]]]:
+    packed = resources.files(__package__).joinpath("go_struct_text.json.gz").read_bytes()
+    found: dict[str, list[list[str]]] = json.loads(gzip.decompress(packed))
+    return found
+
+
+def form(kind: str, tree: Tree | None) -> Any:
+    """A struct such as `core.PodSpec`, with the values of the tree."""
+    if kind == "core.PodSpec" and tree is not None:
+        tree = _as_inside(tree)
+    return _struct(kind, tree or {})
+
+
+def _as_inside(spec: Tree) -> Tree:
+    """Inside the server, what a pod shares with its host belongs to its security context."""
+    moved = {name: spec[name] for name in _POD_NAMES if name in spec}
+    if spec.get("securityContext") is None and not moved:
+        return spec
+    return {**spec, "securityContext": {**(spec.get("securityContext") or {}), **moved}}
+
+
+def _struct(kind: str, tree: Mapping[str, Any]) -> Tree:
+    made: Tree = {}
+    for go_name, name, code in _table()[kind]:
+        if go_name:
+            made[go_name] = _value(code, tree.get(name))
+        elif code == "o":
+            metadata = tree.get("metadata") or {}
+            made |= {field: _sorted(metadata[field]) for field in _METADATA if metadata.get(field)}
+        else:
+            made |= _struct(code, tree)  # an embedded struct has no name of its own
+    return made
+
+
+def _value(code: str, value: Any) -> Any:
+    kind, rest = code[0], code[1:]
+    if kind == "*":
+        return None if value is None else _value(rest, value)
+    if kind == "[":
+        return None if not value else [_value(rest, each) for each in value]
+    if kind == "{":
+        return None if not value else {key: _value(rest, value[key]) for key in sorted(value)}
+    if code == "l":
+        return selector_form(value)
+    if code in _ZEROS:
+        return _ZEROS[code] if value is None else value
+    return form(code, value)
+
+
+def _sorted(value: Any) -> Any:
+    return {key: value[key] for key in sorted(value)} if isinstance(value, dict) else value
+
+
+def difference(kind: str, old: Tree, new: Tree) -> str:
+    """The lines in which two structs differ, with three around them."""
+    before, after = ([f"{line}\n" for line in _pretty(form(kind, each)).split("\n")] for each in (old, new))
+    lines = difflib.unified_diff(before, after, n=3)
+    return "".join(line for line in lines if not line.startswith(("---", "+++")))
+
+
+def _pretty(value: Any, indent: str = "") -> str:
+    """JSON over lines, one blank a level."""
+    deeper = f"{indent} "
+    if isinstance(value, dict) and value:
+        members = (f"{deeper}{json_string(key)}: {_pretty(value[key], deeper)}" for key in value)
+        return "{\n" + ",\n".join(members) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"{deeper}{_pretty(each, deeper)}" for each in value) + f"\n{indent}]"
+    return json_string(value) if isinstance(value, str) else json.dumps(value)

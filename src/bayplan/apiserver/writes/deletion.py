@@ -1,0 +1,249 @@
+"""What happens to an object that somebody deletes?
+
+It goes at once, or it is marked and waits: for its grace (pods on a node), for finalizers, for its dependents. The same
+rules decide when a write takes the last finalizer away. Everything here decides on one object; the store is told by
+`writing`. Cost: a copy of the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from bayplan.apiserver import api_errors
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.schema.decoder import BuiltIn, Expected, parse_json
+from bayplan.apiserver.schema.protobuf import MAGIC, decode_protobuf
+from bayplan.apiserver.schema.types import built_in_types
+from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.writes.metadata import timestamp
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+"""A definition goes after the objects of its kind."""
+_DEFINITIONS = ("apiextensions.k8s.io", "customresourcedefinitions")
+_EXPECTED = Expected("", "v1", "DeleteOptions")
+_POLICIES = ("Background", "Foreground", "Orphan")
+_ORPHANING = frozenset({("", "replicationcontrollers"), ("batch", "jobs")})
+"""Kinds whose dependents stay when nobody says what to do with them, as in their first versions."""
+_SHOWN = frozenset(
+    {
+        *(("", plural) for plural in ("namespaces", "persistentvolumeclaims", "persistentvolumes", "pods")),
+        *(("", plural) for plural in ("podtemplates", "resourcequotas", "serviceaccounts", "services")),
+        *(("storage.k8s.io", plural) for plural in ("csidrivers", "csinodes", "storageclasses", "volumeattachments")),
+        ("storage.k8s.io", "volumeattributesclasses"),
+        *(("resource.k8s.io", plural) for plural in ("deviceclasses", "resourceclaims", "resourceclaimtemplates")),
+        ("resource.k8s.io", "resourceslices"),
+    }
+)
+"""Kinds whose deletion answers with the object; the others answer with a Status."""
+
+Outcome = Literal["removed", "marked", "unchanged"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How an object is to be deleted."""
+
+    grace_s: int | None = None
+    policy: str = ""
+    uid: str = ""
+    version: str = ""
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, body: Tree) -> DeleteOptions:
+        """From a body, or from parameters in the shape of one. Raises what Kubernetes says about nonsense."""
+        faults = Faults()
+        policy, orphan = body.get("propagationPolicy") or "", body.get("orphanDependents")
+        if policy and orphan is not None:
+            faults.invalid("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set")
+        elif policy and policy not in _POLICIES:
+            faults.unsupported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil"))
+        dry_run = body.get("dryRun") or []
+        faults.extend(_dry_run_faults(dry_run))
+        if faults:
+            raise api_errors.invalid("DeleteOptions", "meta.k8s.io", "", faults)
+        if orphan is not None:
+            policy = "Orphan" if orphan else "Background"
+        wanted = body.get("preconditions") or {}
+        grace = body.get("gracePeriodSeconds")
+        return cls(grace, policy, wanted.get("uid") or "", wanted.get("resourceVersion") or "", bool(dry_run))
+
+    @classmethod
+    def of_request(cls, content: bytes, query: Mapping[str, str]) -> DeleteOptions:
+        """From the body, and only if there is none from the parameters."""
+        if content.strip():
+            return cls.of(_read(content))
+        body: Tree = {"propagationPolicy": query.get("propagationPolicy")}
+        if query.get("gracePeriodSeconds"):
+            body["gracePeriodSeconds"] = _whole_number(query["gracePeriodSeconds"])
+        if query.get("orphanDependents"):
+            body["orphanDependents"] = query["orphanDependents"].lower() == "true"
+        if query.get("dryRun"):
+            body["dryRun"] = [query["dryRun"]]
+        return cls.of(body)
+
+    def check(self, resource: Resource, tree: Tree) -> None:
+        """Refuse when the object is not the one that was meant."""
+        metadata = tree["metadata"]
+        if self.uid and self.uid != metadata.get("uid"):
+            raise api_errors.conflict(
+                resource,
+                metadata["name"],
+                f"the UID in the precondition ({self.uid}) does not match the UID in record ({metadata.get('uid')}). "
+                "The object might have been deleted and then recreated",
+                called=resource.kind,
+            )
+        if self.version and self.version != metadata.get("resourceVersion"):
+            raise api_errors.conflict(
+                resource,
+                metadata["name"],
+                f"the ResourceVersion in the precondition ({self.version}) does not match the ResourceVersion in "
+                f"record ({metadata.get('resourceVersion')}). The object might have been modified",
+                called=resource.kind,
+            )
+
+
+def begin_deletion(resource: Resource, tree: Tree, options: DeleteOptions, now: datetime) -> tuple[Outcome, bool]:
+    """Mark the tree, which is changed in place, as far as it must be.
+
+    The outcome, and whether the marking is to be written even though the object goes at once: watches of pods see the
+    mark before the end.
+    """
+    metadata = tree["metadata"]
+    graceful = _grace(resource, tree, options, now)
+    if graceful == "pending":
+        return "unchanged", False
+    changed = _settle_finalizers(resource, metadata, options.policy)
+    waiting = bool(metadata.get("finalizers")) or _namespace_holds(resource, tree)
+    if graceful == "no":
+        if not waiting:
+            return "removed", False
+        marked = _mark(resource, metadata, now) | _terminate(resource, tree)
+        return ("marked" if marked or changed else "unchanged"), True
+    if waiting or metadata["deletionGracePeriodSeconds"] > 0:
+        return "marked", True
+    return "removed", True
+
+
+def may_go(resource: Resource, tree: Tree) -> bool:
+    """Whether a write leaves nothing that the object's end waits for."""
+    metadata = tree["metadata"]
+    marked = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds", 0) == 0
+    return marked and not metadata.get("finalizers") and not _namespace_holds(resource, tree)
+
+
+def shows_deleted(resource: Resource) -> bool:
+    return resource.storage in _SHOWN
+
+
+def gone_status(resource: Resource, tree: Tree) -> Tree:
+    """The answer for kinds that do not show what was deleted."""
+    metadata = tree["metadata"]
+    details = {"name": metadata["name"], **({"group": resource.group} if resource.group else {})}
+    details |= {"kind": resource.plural, "uid": metadata.get("uid", "")}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def _read(content: bytes) -> Tree:
+    """The options of a body; whichever group version they claim to be of, they are the same."""
+    if content.startswith(MAGIC):
+        return decode_protobuf(content, built_in_types())[2]
+    type_ = built_in_types().of("", "v1", "DeleteOptions")
+    assert type_ is not None
+    given = {**parse_json(content, _EXPECTED), "apiVersion": "v1", "kind": "DeleteOptions"}
+    found, _, wrong = BuiltIn(type_, _EXPECTED).read(given)
+    if wrong is not None:
+        raise api_errors.bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {wrong}')
+    return found
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise api_errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def _dry_run_faults(dry_run: list[Any]) -> Faults:
+    faults = Faults()
+    for each in dry_run:
+        if each != "All":
+            faults.unsupported("dryRun", dry_run, ("All",))
+            break
+    return faults
+
+
+def _grace(resource: Resource, tree: Tree, options: DeleteOptions, now: datetime) -> Literal["no", "yes", "pending"]:
+    """Only pods have a grace; a second deletion can only shorten it."""
+    if resource.storage != ("", "pods"):
+        return "no"
+    metadata = tree["metadata"]
+    if "deletionTimestamp" in metadata:
+        known = metadata.get("deletionGracePeriodSeconds")
+        if known is None:
+            return "no"
+        if options.grace_s is None or options.grace_s >= known:
+            return "pending"
+        end = datetime.fromisoformat(metadata["deletionTimestamp"]) + timedelta(seconds=options.grace_s - known)
+        metadata |= {"deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": options.grace_s}
+        return "yes"
+    period = options.grace_s if options.grace_s is not None else tree["spec"].get("terminationGracePeriodSeconds", 0)
+    if not tree["spec"].get("nodeName") or (tree.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        period = 0
+    period = 1 if period < 0 else period
+    metadata["deletionTimestamp"] = timestamp(now + timedelta(seconds=period))
+    metadata["deletionGracePeriodSeconds"] = period
+    _count_generation(metadata)
+    return "yes"
+
+
+def _settle_finalizers(resource: Resource, metadata: Tree, policy: str) -> bool:
+    """Add or take away the two finalizers of propagation; whether that changed anything."""
+    if resource.storage == ("", "events"):
+        return False
+    before = metadata.get("finalizers") or []
+    orphan = policy == "Orphan" or (not policy and (ORPHAN in before or resource.storage in _ORPHANING))
+    foreground = policy == "Foreground" or (not policy and FOREGROUND in before and not orphan)
+    after = [each for each in before if each not in (ORPHAN, FOREGROUND)]
+    after += [ORPHAN] * orphan + [FOREGROUND] * foreground
+    if resource.storage == _DEFINITIONS and CLEANUP not in after and "deletionTimestamp" not in metadata:
+        after.append(CLEANUP)
+    if set(after) == set(before):
+        return False
+    metadata["finalizers"] = after
+    if not after:
+        del metadata["finalizers"]
+    return True
+
+
+def _mark(resource: Resource, metadata: Tree, now: datetime) -> bool:
+    before = (metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds"))
+    if before[0] is None:
+        _count_generation(metadata)
+    if before[0] is None or datetime.fromisoformat(before[0]) > now:
+        metadata["deletionTimestamp"] = timestamp(now)
+    if resource.storage != ("", "namespaces"):
+        metadata["deletionGracePeriodSeconds"] = 0
+    return before != (metadata["deletionTimestamp"], metadata.get("deletionGracePeriodSeconds"))
+
+
+def _count_generation(metadata: Tree) -> None:
+    if metadata.get("generation"):
+        metadata["generation"] += 1
+
+
+def _namespace_holds(resource: Resource, tree: Tree) -> bool:
+    """A namespace has finalizers of its own, which go when its content is gone."""
+    return resource.storage == ("", "namespaces") and bool((tree.get("spec") or {}).get("finalizers"))
+
+
+def _terminate(resource: Resource, tree: Tree) -> bool:
+    if resource.storage != ("", "namespaces") or (tree.get("status") or {}).get("phase") == "Terminating":
+        return False
+    tree["status"] = {**(tree.get("status") or {}), "phase": "Terminating"}
+    return True

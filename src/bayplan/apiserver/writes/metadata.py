@@ -1,0 +1,118 @@
+"""What does the server put into an object's metadata, and what does it keep from the one before?
+
+Asked by every create and update. Cost: a few dictionary writes; a uid and a name are drawn from the given chance.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+from bayplan.apiserver import api_errors
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.objects.meta import SAFE_LETTERS
+
+_SUFFIX = 5
+_LONGEST_BASE = 58
+_VERSION_4 = 0x4000_8000_0000_0000_0000
+_RANDOM = (1 << 128) - 1 ^ 0xF000_C000_0000_0000_0000
+_SERVERS_OWN = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+
+class _Second:
+    """The last second that was written down: every write asks for it a few times, and thousands share it."""
+
+    __slots__ = ("minute_of", "second", "text")
+
+    def __init__(self) -> None:
+        self.second = -1
+        self.minute_of: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+        self.text = ""
+
+
+_LAST = _Second()
+
+
+def timestamp(now: datetime) -> str:
+    last = _LAST
+    minute_of = (now.minute, now.hour, now.day, now.month, now.year)
+    if now.second != last.second or minute_of != last.minute_of:
+        last.text = f"{now.isoformat(timespec='seconds')[:19]}Z"
+        last.second, last.minute_of = now.second, minute_of
+    return last.text
+
+
+def new_uid(chance: random.Random) -> str:
+    """A random UUID, version 4, as text: the digits that tell of that stand where their values are set."""
+    digits = f"{chance.getrandbits(128) & _RANDOM | _VERSION_4:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def generated(base: str, chance: random.Random) -> str:
+    return base[:_LONGEST_BASE] + "".join(chance.choices(SAFE_LETTERS, k=_SUFFIX))
+
+
+def settle_namespace(resource: Resource, tree: Tree, namespace: str) -> None:
+    """The object belongs where the path says; one that belongs nowhere has its namespace taken from it."""
+    metadata = tree.setdefault("metadata", {})
+    given = metadata.get("namespace") or ""
+    if not resource.namespaced:
+        metadata.pop("namespace", None)
+        return
+    if given and given != namespace:
+        raise api_errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    metadata["namespace"] = namespace
+
+
+def settle_name(tree: Tree, name: str) -> None:
+    """The object is called what the path says."""
+    metadata = tree.setdefault("metadata", {})
+    given = metadata.get("name") or ""
+    if not given:
+        why = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        raise api_errors.bad_request(why)
+    if given != name:
+        raise api_errors.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+
+
+def begin(resource: Resource, tree: Tree, now: datetime, chance: random.Random) -> None:
+    """A new object: identity and birth are the server's to give."""
+    metadata: Tree = tree["metadata"]
+    metadata.pop("resourceVersion", None)
+    generation = metadata.get("generation")
+    for key in _SERVERS_OWN:
+        metadata.pop(key, None)
+    if generation and not resource.custom:
+        metadata["generation"] = generation
+    metadata["uid"] = new_uid(chance)
+    metadata["creationTimestamp"] = timestamp(now)
+
+
+def need_name(resource: Resource, tree: Tree) -> None:
+    metadata = tree["metadata"]
+    if not metadata.get("name") and not metadata.get("generateName"):
+        faults = Faults()
+        faults.required("metadata.name", "name or generateName is required")
+        raise api_errors.invalid(resource.kind, resource.group, "", faults)
+
+
+def go_on(resource: Resource, tree: Tree, old: Tree) -> None:
+    """A new state of an object that is there: what identifies it and what only the server writes stays."""
+    metadata, before = tree["metadata"], old["metadata"]
+    faults = Faults()
+    if metadata.get("uid") and metadata["uid"] != before.get("uid"):
+        faults.invalid("metadata.uid", metadata["uid"], "field is immutable")
+    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
+        if metadata.get(key) is not None and metadata[key] != before.get(key):
+            faults.invalid(f"metadata.{key}", metadata[key], "field is immutable")
+    if faults:
+        raise api_errors.invalid(resource.kind, resource.group, before["name"], faults)
+    metadata.pop("selfLink", None)
+    for key in ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+        if key in before:
+            metadata[key] = before[key]
+        else:
+            metadata.pop(key, None)

@@ -1,0 +1,83 @@
+"""What does the server make of a new pod before it looks whether the pod is right?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from bayplan.apiserver.resources.kinds import Tree
+from bayplan.apiserver.resources.qos import quality_of_service
+from bayplan.apiserver.validation.pods.security import ARMOR
+
+_GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+_MAX_PROFILE = 4095
+
+
+def prepare_pod(pod: Tree) -> None:
+    spec = pod["spec"]
+    status: Tree = {"phase": "Pending", "qosClass": quality_of_service(spec)}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [{**_GATED, "lastProbeTime": None, "lastTransitionTime": None}]
+        created = pod["metadata"].get("creationTimestamp")
+        status["conditions"][0]["lastTransitionTime"] = created
+    pod["status"] = status
+    _merge_label_keys(spec, pod["metadata"].get("labels") or {})
+    if annotations := pod["metadata"].get("annotations"):
+        _armor(spec, annotations)
+
+
+def _merge_label_keys(spec: Tree, labels: Mapping[str, str]) -> None:
+    """`matchLabelKeys` become requirements with the pod's own values; the scheduler sees selectors alone."""
+    affinity = spec.get("affinity")
+    if affinity:
+        for name in ("podAffinity", "podAntiAffinity"):
+            pods = affinity.get(name) or {}
+            for weighted in pods.get("preferredDuringSchedulingIgnoredDuringExecution", ()):
+                _merge_keys(weighted.get("podAffinityTerm") or {}, labels)
+            for term in pods.get("requiredDuringSchedulingIgnoredDuringExecution", ()):
+                _merge_keys(term, labels)
+    for constraint in spec.get("topologySpreadConstraints", ()):
+        _merge_keys(constraint, labels)
+
+
+def _merge_keys(term: Tree, labels: Mapping[str, str]) -> None:
+    selector = term.get("labelSelector")
+    if selector is None:
+        return
+    for name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):
+        for key in term.get(name) or ():
+            if key in labels:
+                more = {"key": key, "operator": operator, "values": [labels[key]]}
+                selector["matchExpressions"] = [*selector.get("matchExpressions", ()), more]
+
+
+def _armor(spec: Tree, annotations: Mapping[str, str]) -> None:
+    """Profiles used to be annotations. They still are understood, where the field says nothing."""
+    given = {key.removeprefix(ARMOR): value for key, value in annotations.items() if key.startswith(ARMOR)}
+    if not given or (spec.get("os") or {}).get("name") == "windows":
+        return
+    shared = (spec.get("securityContext") or {}).get("appArmorProfile")
+    for container in _containers(spec):
+        security = container.get("securityContext") or {}
+        profile = _profile(given.get(container.get("name", ""), ""))
+        if profile and "appArmorProfile" not in security and profile != shared:
+            container["securityContext"] = {**security, "appArmorProfile": profile}
+
+
+def _containers(spec: Tree) -> Iterator[Tree]:
+    for name in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(name) or ()
+
+
+def _profile(text: str) -> Tree | None:
+    """The field that says the same, if it would be a valid one."""
+    if text in ("unconfined", "runtime/default"):
+        return {"type": "Unconfined" if text == "unconfined" else "RuntimeDefault"}
+    name = text.removeprefix("localhost/")
+    if name == text or not name.strip() or name != name.strip() or len(name) > _MAX_PROFILE:
+        return None
+    return {"type": "Localhost", "localhostProfile": name}

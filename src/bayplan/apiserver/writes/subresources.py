@@ -1,0 +1,363 @@
+"""What do the sub-resources of pods and workloads do: bind, evict, scale, logs, exec, tokens?
+
+Each function decides on trees and returns new ones, or raises the `Refusal` that the caller sends; storing is the
+caller's part. Nothing here changes a tree that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bayplan.apiserver.api_errors import (
+    Refusal,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    not_found,
+    other_uid,
+    too_many_requests,
+)
+from bayplan.apiserver.resources.kinds import Resource, Tree
+from bayplan.apiserver.resources.lookup import Lookup, built_in
+from bayplan.apiserver.tables.cell_text import selector_text
+from bayplan.apiserver.validation.field_errors import Faults
+from bayplan.apiserver.validation.metadata import selects
+
+SUCCESS: Tree = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+_TOO_MANY = "Cannot evict pod as it would violate the pod's disruption budget."
+_MOST_DISRUPTED = 2000
+_TEN_MINUTES_S = 600
+_ENDED = ("Succeeded", "Failed")
+
+
+# Binding
+
+
+def bind(pod: Tree, binding: Tree, now: str) -> Tree:
+    """The pod on its node. `now` is the time of the condition."""
+    name, meta = pod["metadata"]["name"], pod["metadata"]
+    _check_binding(binding)
+    wanted = (binding.get("metadata") or {}).get("uid")
+    if wanted and wanted != meta.get("uid"):
+        raise other_uid(built_in("Pod"), meta["namespace"], name, asked=wanted, found=meta["uid"])
+    kind = built_in("Pod")
+    if meta.get("deletionTimestamp"):
+        raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host", called="pods/binding")
+    if node := pod["spec"].get("nodeName"):
+        raise conflict(kind, name, f'pod {name} is already assigned to node "{node}"', called="pods/binding")
+    if pod["spec"].get("schedulingGates"):
+        raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates", called="pods/binding")
+    return _bound(pod, binding, now)
+
+
+def _check_binding(binding: Tree) -> None:
+    target, faults = binding.get("target") or {}, Faults()
+    if target.get("kind") and target["kind"] != "Node":
+        faults.unsupported("target.kind", target["kind"], ("Node", "<empty>"))
+    if not target.get("name"):
+        faults.required("target.name")
+    if faults:
+        texts = list(map(str, faults))
+        raise Refusal(500, "", texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+
+
+def _bound(pod: Tree, binding: Tree, now: str) -> Tree:
+    given = binding.get("metadata") or {}
+    metadata = dict(pod["metadata"])
+    for name in ("annotations", "labels"):
+        if given.get(name):
+            metadata[name] = {**(metadata.get(name) or {}), **given[name]}
+    condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    status = with_condition(pod.get("status") or {}, condition)
+    status.pop("nominatedNodeName", None)  # it has served its purpose
+    spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
+    return {**pod, "metadata": metadata, "spec": spec, "status": status}
+
+
+def with_condition(status: Tree, condition: Tree) -> Tree:
+    """The status with the condition in place of the one of its type; the time stays if nothing changes."""
+    conditions = list(status.get("conditions") or ())
+    for index, each in enumerate(conditions):
+        if each.get("type") == condition["type"]:
+            kept = each.get("lastTransitionTime") if each.get("status") == condition["status"] else None
+            conditions[index] = {**condition, "lastTransitionTime": kept or condition["lastTransitionTime"]}
+            break
+    else:
+        conditions.append(condition)
+    return {**status, "conditions": conditions}
+
+
+# Eviction
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """What an eviction does: the pod to store before it is deleted, and the budget that pays for it, if one does."""
+
+    pod: Tree
+    budget: Tree | None = None
+
+
+def evict(pod: Tree, lookup: Lookup, now: str, *, dry_run: bool = False) -> Eviction:
+    """Let a pod go if its budget has room for it."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    }
+    marked = {**pod, "status": with_condition(pod.get("status") or {}, condition)}
+    if (pod.get("status") or {}).get("phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
+        return Eviction(marked)
+    budgets = list(_budgets_of(pod, lookup))
+    if len(budgets) > 1:
+        rule = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise Refusal(500, "", rule)
+    if not budgets or _unhealthy_may_go(pod, budgets[0]):
+        return Eviction(marked)
+    paid = _paid(budgets[0], pod["metadata"]["name"], now)
+    return Eviction(marked, None if dry_run else paid)
+
+
+def _budgets_of(pod: Tree, lookup: Lookup) -> Iterable[Tree]:
+    labels = pod["metadata"].get("labels") or {}
+    for budget in lookup.list(built_in("PodDisruptionBudget", "policy"), pod["metadata"]["namespace"]):
+        selector = budget["spec"].get("selector")
+        if labels and selector is not None and selects(selector, labels):
+            yield budget
+
+
+def _unhealthy_may_go(pod: Tree, budget: Tree) -> bool:
+    """A pod that is not ready does not count; it may go if the policy says so, or if enough others are ready."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    if any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
+        return False
+    if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget.get("status") or {}
+    return bool(status.get("currentHealthy", 0) >= status.get("desiredHealthy", 0) > 0)
+
+
+def _paid(budget: Tree, pod_name: str, now: str) -> Tree:
+    name, status = budget["metadata"]["name"], budget.get("status") or {}
+    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+        told = f"The disruption budget {name} is still being processed by the server."
+        raise _too_many(told, {"retryAfterSeconds": 10})
+    disrupted = status.get("disruptedPods") or {}
+    if len(disrupted) > _MOST_DISRUPTED:
+        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise forbidden(built_in("PodDisruptionBudget", "policy"), name, why)
+    if status.get("disruptionsAllowed", 0) == 0:
+        healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+        raise _too_many(f"The disruption budget {name} needs {needed} healthy pods and has {healthy} currently", {})
+    left = status["disruptionsAllowed"] - 1
+    new = {**status, "disruptionsAllowed": left, "disruptedPods": {**disrupted, pod_name: now}}
+    if left == 0:
+        new = with_condition(new, _no_more(budget, now))
+    return {**budget, "status": new}
+
+
+def _no_more(budget: Tree, now: str) -> Tree:
+    return {
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "observedGeneration": (budget.get("status") or {}).get("observedGeneration", 0),
+        "lastTransitionTime": now,
+        "reason": "InsufficientPods",
+        "message": "",
+    }
+
+
+def _too_many(message: str, more: Tree) -> Refusal:
+    cause = {"reason": "DisruptionBudget", "message": message}
+    return too_many_requests(_TOO_MANY, {"causes": [cause], **more})
+
+
+def check_name(given: Tree, name: str, kind: str) -> None:
+    """The name in a body that goes to a pod's sub-resource must be the pod's."""
+    if (given.get("metadata") or {}).get("name") != name:
+        raise bad_request(f"name in URL does not match name in {kind} object")
+
+
+# Scale
+
+
+def scale_of(resource: Resource, item: Tree) -> Tree:
+    """How many replicas an object has and should have, whatever its kind."""
+    meta = item["metadata"]
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    wanted, found, selector = _scale_values(resource, item)
+    status: Tree = {"replicas": found}
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in names if name in meta},
+        "spec": {"replicas": wanted} if wanted else {},
+        "status": status,
+    }
+
+
+def _scale_values(resource: Resource, item: Tree) -> tuple[int, int, str]:
+    if resource.definition is not None:
+        paths = (resource.definition.get("subresources") or {}).get("scale") or {}
+        wanted, found = (_at(item, paths.get(f"{part}ReplicasPath", "")) for part in ("spec", "status"))
+        return wanted or 0, found or 0, _at(item, paths.get("labelSelectorPath", "")) or ""
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    selector = spec.get("selector")
+    if resource.kind == "ReplicationController":
+        selector = {"matchLabels": selector or {}}
+    return spec.get("replicas", 0), status.get("replicas", 0), selector_text(selector)
+
+
+def scaled(resource: Resource, item: Tree, scale: Tree) -> Tree:
+    """The object with the number of replicas that the Scale asks for."""
+    given, name = (scale.get("metadata") or {}).get("name", ""), item["metadata"]["name"]
+    if given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+    wanted, faults = (scale.get("spec") or {}).get("replicas", 0), Faults()
+    if wanted < 0:
+        faults.invalid("spec.replicas", wanted, "must be greater than or equal to 0")
+        raise invalid("Scale", "autoscaling", item["metadata"]["name"], faults)
+    if resource.definition is not None:
+        paths = (resource.definition.get("subresources") or {}).get("scale") or {}
+        return _put(item, _steps(paths.get("specReplicasPath", ".spec.replicas")), wanted)
+    return {**item, "spec": {**(item.get("spec") or {}), "replicas": wanted}}
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split(".") if step]
+
+
+def _at(item: Any, path: str) -> Any:
+    for step in _steps(path):
+        item = item.get(step) if isinstance(item, Mapping) else None
+    return item if path else None
+
+
+def _put(item: Tree, steps: list[str], value: Any) -> Tree:
+    first, *rest = steps
+    return {**item, first: _put(item.get(first) or {}, rest, value) if rest else value}
+
+
+# Logs, exec and its sisters
+
+
+def check_log_options(name: str, query: Mapping[str, str]) -> None:
+    """Numbers of a request for logs that make no sense."""
+    faults = Faults()
+    for field, least, rule in (
+        ("tailLines", 0, "must be greater than or equal to 0"),
+        ("limitBytes", 1, "must be greater than 0"),
+        ("sinceSeconds", 1, "must be greater than 0"),
+    ):
+        text = query.get(field, "")
+        number = int(text) if text.lstrip("-").isdigit() else None
+        if number is not None and number < least:
+            faults.invalid(field, number, rule)
+    if faults:
+        raise invalid("PodLogOptions", "", name, faults)
+
+
+def container_of(pod: Tree, wanted: str) -> str:
+    """The container that is meant: the one that is named, or the only one there is."""
+    spec, name = pod["spec"], pod["metadata"]["name"]
+    known = [
+        each.get("name", "")
+        for field in ("initContainers", "containers", "ephemeralContainers")
+        for each in spec.get(field) or ()
+    ]
+    if wanted:
+        if wanted not in known:
+            raise bad_request(f"container {wanted} is not valid for pod {name}")
+        return wanted
+    containers = [each.get("name", "") for each in spec.get("containers") or ()]
+    chosen = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
+    if chosen in containers:
+        return str(chosen)
+    if len(containers) == 1 and not spec.get("initContainers"):
+        return str(containers[0])
+    return _choose_one(name, spec, containers)
+
+
+def _choose_one(name: str, spec: Tree, containers: list[str]) -> str:
+    others = [each.get("name", "") for each in spec.get("initContainers") or ()]
+    told = f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
+    if others:
+        told += f" or one of the init containers: [{' '.join(others)}]"
+    raise bad_request(told)
+
+
+def check_log(pod: Tree, wanted: str, lookup: Lookup) -> None:
+    """Refuse logs that cannot be had. Of a pod on no node there are none yet, which is no fault."""
+    container_of(pod, wanted)
+    node = pod["spec"].get("nodeName")
+    if node:
+        raise _unreachable(node, lookup)
+
+
+def check_stream(pod: Tree, wanted: str, lookup: Lookup, *, upgrade: bool) -> None:
+    """Refuse exec, attach and port-forward: no kubelet runs here that could answer."""
+    container_of(pod, wanted)
+    node = pod["spec"].get("nodeName")
+    if not node:
+        raise bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+    refusal = _unreachable(node, lookup)
+    raise refusal if upgrade or refusal.code == 404 else bad_request("Upgrade request required")
+
+
+def _unreachable(node: str, lookup: Lookup) -> Refusal:
+    if lookup.get(built_in("Node"), "", node) is None:
+        return not_found(built_in("Pod"), node)
+    why = f"no kubelet answers for node {node}: this cluster has an API and no containers"
+    return Refusal(500, "InternalError", f"Internal error occurred: {why}")
+
+
+# Tokens
+
+
+def token_request(account: Tree, request: Tree, now: datetime, issuer: str) -> tuple[Tree, Tree]:
+    """The answer to a TokenRequest, still without its token, and the claims that the token must have."""
+    spec, faults = dict(request.get("spec") or {}), Faults()
+    seconds = spec.get("expirationSeconds")
+    seconds = 3600 if seconds is None else seconds
+    if seconds < _TEN_MINUTES_S:
+        faults.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+    if seconds > 1 << 32:
+        faults.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
+    if faults:
+        raise invalid("TokenRequest", "authentication.k8s.io", "", faults)
+    meta = account["metadata"]
+    spec |= {"audiences": spec.get("audiences") or [issuer], "expirationSeconds": seconds}
+    spec.setdefault("boundObjectRef", None)
+    end = now + timedelta(seconds=seconds)
+    names = {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    answer = {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {**names, "creationTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}"},
+        "spec": spec,
+        "status": {"token": "", "expirationTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}"},
+    }
+    return answer, _claims(meta, spec["audiences"], now, end, issuer)
+
+
+def _claims(meta: Tree, audiences: list[str], now: datetime, end: datetime, issuer: str) -> Tree:
+    start = int(now.timestamp())
+    account = {"name": meta["name"], "uid": meta["uid"]}
+    return {
+        "aud": audiences,
+        "exp": int(end.timestamp()),
+        "iat": start,
+        "nbf": start,
+        "iss": issuer,
+        "kubernetes.io": {"namespace": meta["namespace"], "serviceaccount": account},
+        "sub": f"system:serviceaccount:{meta['namespace']}:{meta['name']}",
+    }

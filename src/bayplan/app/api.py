@@ -1,0 +1,353 @@
+"""A whole cluster for a notebook, a script or a test: `from bayplan import Cluster`.
+
+    async with Cluster(nodes=3) as cluster:
+        await cluster.apply(manifest)
+        node = await cluster.placed("web-0")
+
+Nodes are Ready and the scheduler knows them when the block begins; nothing is left when it ends. Where there is no
+event loop, `with Cluster() as cluster` has one in a thread, and `cluster.run(...)` awaits for you.
+Cost: half a second to import, a tenth to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bayplan.apiserver.embedded import credentials_for
+from bayplan.app.batch import BatchSettings
+from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.app.combined import BothEngines
+from bayplan.batch.config.scheduler_conf import load
+from bayplan.client import Applied, Applier, Client, Informer, Selection, resource_of
+from bayplan.codec.yaml import read_documents
+from bayplan.controllers import NodePool, NodeTemplate, PodHabits, nodes_of
+from bayplan.errors import BayplanError, ObjectError, UsageError
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.manifests import raw_objects
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.live.run_loop import LiveScheduler
+from bayplan.telemetry.decision_text import why
+
+T = TypeVar("T")
+
+Nodes = int | str | Sequence[str | Mapping[str, Any]]
+Manifest = Mapping[str, Any] | str | Path
+
+PATIENCE_S = 30.0
+
+
+class NotSoFar(BayplanError):
+    """What was waited for did not happen in time."""
+
+
+class Cluster:
+    """An API server, nodes, controllers and a scheduler in this process."""
+
+    def __init__(
+        self,
+        nodes: Nodes = 3,
+        *,
+        zones: int = 0,
+        config: str | Path | None = None,
+        plugins: Sequence[type] = (),
+        plugins_dir: str | Path | None = None,
+        scheduler: bool = True,
+        controllers: bool = True,
+        batch: bool | str | Path = False,
+        habits: PodHabits | None = None,
+        port: int = 0,
+    ) -> None:
+        """`nodes`: how many, a pool (`gpu=4:cpu=96,nvidia.com/gpu=8`), or a list of pools and Node manifests.
+
+        `config`: a KubeSchedulerConfiguration, as text or as a `Path`. `plugins`: classes of your own that it may name.
+        `batch`: Volcano's kinds, and the engine that schedules gangs and queues; also a volcano-scheduler.conf for it.
+        `habits`: how long pods take to start, run and stop, where their annotations do not say.
+        """
+        self._manifests = _manifests(nodes, zones)
+        self._config = _text_of(config, "config") if config is not None else None
+        self._batch = _sessions(batch)
+        if self._batch is not None and not scheduler:
+            raise UsageError("batch is a part of the scheduler; leave out scheduler=False")
+        self._plugins = tuple(plugins)
+        self._folders = [Path(plugins_dir)] if plugins_dir is not None else []
+        self._scheduler, self._controllers = scheduler, controllers
+        self._habits = habits or PodHabits()
+        self._port = port
+        self._stack: AsyncExitStack | None = None
+        self._whole: WholeCluster | None = None
+        self._client: Client | None = None
+        self._kubeconfig: Path | None = None
+        self._thread: _LoopThread | None = None
+
+    # Beginning and ending.
+
+    async def __aenter__(self) -> Cluster:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> Cluster:
+        """Start it; the same as entering the block, for cells of a notebook."""
+        if self._stack is not None:
+            raise UsageError("this cluster is up already; make another one")
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-")))
+            setup = self._setup() if self._scheduler else None
+            plan = ClusterPlan(
+                credentials=credentials_for(folder, "127.0.0.1"),
+                port=self._port,
+                nodes=self._manifests,
+                habits=self._habits,
+                scheduler=setup,
+                controllers=self._controllers,
+            )
+            self._whole = await stack.enter_async_context(WholeCluster(plan))
+            self._client = await stack.enter_async_context(self._whole.client())
+            self._kubeconfig = folder / "kubeconfig"
+            self._whole.write_kubeconfig(self._kubeconfig, "bayplan")
+            await self._whole.ready()
+            self._stack = stack.pop_all()
+        return self
+
+    def _setup(self) -> SchedulerSetup:
+        return SchedulerSetup.of(self._config, self._folders, plugins=self._plugins, batch=self._batch)
+
+    async def stop(self) -> None:
+        """End it; nothing is left."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    def __enter__(self) -> Cluster:
+        self._thread = _LoopThread()
+        try:
+            self._thread.run(self.start())
+        except BaseException:
+            self._thread.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._thread is not None
+        try:
+            self._thread.run(self.stop())
+        finally:
+            self._thread.close()
+            self._thread = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something where there is no loop: `cluster.run(cluster.placed("web-0"))`. For `with Cluster()`."""
+        if self._thread is None:
+            work.close()
+            raise UsageError("run() is for `with Cluster() as cluster`; in a coroutine, await instead")
+        return self._thread.run(work)
+
+    # What it is.
+
+    @property
+    def client(self) -> Client:
+        """A client of its API server, as its administrator."""
+        self._must_be_up()
+        assert self._client is not None
+        return self._client
+
+    @property
+    def url(self) -> str:
+        """Where kubectl and everybody else reach it."""
+        return self._must_be_up().url
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig for other programs, as long as the cluster is up."""
+        self._must_be_up()
+        assert self._kubeconfig is not None
+        return self._kubeconfig
+
+    def why(self, pod: str, namespace: str = "default") -> str:
+        """Why a pod is where it is, or nowhere, in the words of the last decision about it."""
+        whole = self._must_be_up()
+        if whole.scheduler is None:
+            raise UsageError("this cluster has no scheduler that could say why; start it with one")
+        live = whole.scheduler.live
+        live = live.pods if isinstance(live, BothEngines) else live
+        assert isinstance(live, LiveScheduler), "a whole cluster has the pod engine"
+        record = live.engine.records.latest(f"{namespace}/{pod}")
+        return why(record) if record is not None else "nothing was decided about it"
+
+    # What is done with it.
+
+    async def apply(self, *manifests: Manifest, namespace: str = "") -> list[Applied]:
+        """Make it have what manifests say: mappings, YAML or JSON texts, or paths of files and folders."""
+        applier = Applier(self.client, namespace=namespace)
+        return [await applier.apply(tree, place) for each in manifests for tree, place in _trees(each)]
+
+    async def pods(self, namespace: str = "default", *, selector: str = "") -> list[Pod]:
+        """The pods of a namespace, by name."""
+        listed = await self.client.list(_PODS, Selection(namespace=namespace, label_selector=selector))
+        return sorted((each for each in listed.items if isinstance(each, Pod)), key=lambda pod: pod.name)
+
+    async def placed(self, pod: str, namespace: str = "default", *, timeout_s: float = PATIENCE_S) -> str:
+        """The node of a pod, waiting for it."""
+        found = await self.wait_for(
+            lambda each: bool(each.spec.node_name), pod, namespace, what="have a node", timeout_s=timeout_s
+        )
+        return found.spec.node_name
+
+    async def refused(self, pod: str, namespace: str = "default", *, timeout_s: float = PATIENCE_S) -> str:
+        """Why a pod gets no node, waiting for its scheduler to say so."""
+        found = await self.wait_for(
+            lambda each: bool(_refusal(each)), pod, namespace, what="get a refusal", timeout_s=timeout_s
+        )
+        return _refusal(found)
+
+    async def wait_for(
+        self,
+        condition: Callable[[Pod], bool],
+        pod: str,
+        namespace: str = "default",
+        *,
+        what: str = "get so far",
+        timeout_s: float = PATIENCE_S,
+    ) -> Pod:
+        """The pod as soon as the condition holds for it; `NotSoFar` when that takes too long."""
+        last: list[Pod] = []
+        try:
+            async with asyncio.timeout(timeout_s), self._followed(pod, namespace) as changes:
+                while True:
+                    last = [await changes.get()]
+                    if condition(last[0]):
+                        return last[0]
+        except TimeoutError:
+            seen = f"it is {last[0].status.phase}: {_refusal(last[0]) or 'nothing more'}" if last else "there is none"
+            raise NotSoFar(f"the pod {namespace}/{pod} did not {what} within {timeout_s:g} s; {seen}") from None
+
+    @asynccontextmanager
+    async def _followed(self, pod: str, namespace: str) -> AsyncIterator[asyncio.Queue[Pod]]:
+        changes: asyncio.Queue[Pod] = asyncio.Queue()
+
+        def hear(_: KubeObject | None, new: KubeObject | None) -> None:
+            if isinstance(new, Pod):
+                changes.put_nowait(new)
+
+        chosen = Selection(namespace=namespace, field_selector=f"metadata.name={pod}")
+        informer: Informer = self.client.informer(_PODS, hear, selection=chosen)
+        following = asyncio.create_task(informer.run())
+        try:
+            yield changes
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    def _must_be_up(self) -> WholeCluster:
+        if self._whole is None or self._stack is None:
+            raise UsageError("the cluster is not up; use it inside `async with Cluster() as cluster:`")
+        return self._whole
+
+
+_PODS = resource_of(kind_of(Pod))
+
+
+def _refusal(pod: Pod) -> str:
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False":
+            return each.message or each.reason
+    return ""
+
+
+def _pool(text: str) -> NodePool:
+    """A pool; what is wrong with it is said of the argument, and not of the flag of the command line."""
+    try:
+        return NodePool.parse(text)
+    except UsageError as fault:
+        raise UsageError(str(fault).replace(f"--nodes {text}", f"nodes={text!r}")) from None
+
+
+def _text_of(given: str | Path, argument: str) -> str:
+    """The text of a configuration, which is given as such or as a `Path`."""
+    if isinstance(given, Path):
+        try:
+            return given.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as fault:
+            why = fault.strerror if isinstance(fault, OSError) else "it is not text"
+            raise UsageError(f"{argument}: {given} cannot be read: {why}; name a file that can") from None
+    if given.strip() and ":" not in given:  # every configuration has a key and a colon behind it
+        raise UsageError(f"{argument}={given!r} is no configuration; give a file as Path({given!r})")
+    return given
+
+
+def _sessions(batch: bool | str | Path) -> BatchSettings | None:
+    """How the second engine runs; None where it does not."""
+    if batch is False:
+        return None
+    return BatchSettings() if batch is True else BatchSettings(conf=load(_text_of(batch, "batch")))
+
+
+def _manifests(nodes: Nodes, zones: int) -> list[dict[str, Any]]:
+    asked = [str(nodes)] if isinstance(nodes, int | str) else list(nodes)
+    pools = [_pool(each) for each in asked if isinstance(each, str)]
+    made = nodes_of(pools, zones)
+    for each in asked:
+        if isinstance(each, str):
+            continue
+        if not isinstance(each, Mapping):
+            raise UsageError("a node is a pool such as gpu=4:cpu=96, or a Node manifest as a mapping")
+        made.append(_filled(each))
+    return made
+
+
+def _filled(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A Node manifest with what a kubelet would add to it."""
+    name = (manifest.get("metadata") or {}).get("name")
+    if not isinstance(name, str) or not name:
+        raise UsageError("a Node manifest has no metadata.name; write one")
+    # The number of a template's node is of no use here: it is the one node of this name.
+    numbered = {**manifest, "metadata": {**manifest["metadata"], "name": "{index}"}}
+    node = NodeTemplate(numbered).node(0)
+    meta = manifest["metadata"]
+    hostname = {"kubernetes.io/hostname": name}
+    node["metadata"] |= {
+        "name": name,
+        "labels": {**node["metadata"]["labels"], **hostname, **(meta.get("labels") or {})},
+    }
+    node["status"]["addresses"][1]["address"] = name
+    return node
+
+
+def _trees(manifest: Manifest) -> list[tuple[Mapping[str, Any], str]]:
+    if isinstance(manifest, Path):
+        return [(raw.tree, raw.place) for raw in raw_objects([manifest])]
+    if isinstance(manifest, Mapping):
+        return [(manifest, "the manifest")]
+    found = read_documents(manifest)
+    for tree in found:
+        if not isinstance(tree, dict):
+            raise ObjectError("the text is no manifest; it starts with apiVersion and kind")
+    return [(tree, f"document {number} of the text") for number, tree in enumerate(found, 1)]
+
+
+class _LoopThread:
+    """An event loop in a thread, for callers who have none."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="bayplan cluster", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,92 @@
+"""What a batch engine shows of itself: how it is and what it counts, to whoever serves that.
+
+Why pods are where they are, and the page, are for those alone who may read them: a port with TLS, where one is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayplan import __version__
+from bayplan.app.page_source import Showcase
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.client import Target
+from bayplan.client.http.transport import Observer
+from bayplan.clock import LoopClock
+from bayplan.config.feature_gates import RELEASE
+from bayplan.config.model import LeaderElection
+from bayplan.explain.batch_explainer import BatchExplainer
+from bayplan.explain.engine_dispatch import (
+    NOT_LEADING,
+    BinderLook,
+    Explainer,
+    why_of,
+)
+from bayplan.server import NotLeading, Views, election_check, handlers_check, shutdown_check
+from bayplan.telemetry.access_metrics import AccessMetrics
+from bayplan.telemetry.answers import Answer
+from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
+
+
+class BatchMonitor:
+    """The metrics and views of one process."""
+
+    def __init__(self, clock: LoopClock, *, registry: Registry | None = None) -> None:
+        self.registry = registry or Registry()
+        self.metrics = BatchMetrics(self.registry, clock.now)
+        self._requests = RequestMetrics(self.registry)
+        self._leader = LeaderMetrics(self.registry)
+        self.started_at = ProcessMetrics(self.registry, started_at=clock.now().timestamp()).started_at
+        add_build_info(self.registry, version=__version__, emulated=RELEASE)
+        self.access = AccessMetrics(self.registry, clock.monotonic_s)
+        self.registry.collect(self._gather)
+        self._process: SchedulerProcess | None = None
+        self._lease: LeaderElection | None = None
+        self._explainers: tuple[Explainer, ...] = ()
+        self._binder: BinderLook | None = None
+        self.showcase = Showcase(clock, self._why)
+
+    def observer(self, target: Target) -> Observer:
+        return self._requests.observer(target.url.netloc)
+
+    def show(
+        self, process: SchedulerProcess, live: LiveBatch, lease: LeaderElection, binder: BinderLook | None = None
+    ) -> None:
+        """Read this process from now on."""
+        self._process, self._lease, self._explainers = process, lease, (BatchExplainer(live),)
+        self._binder = binder
+        self.showcase.show_sessions(live, self.metrics)
+        self.showcase.show(process)
+
+    async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
+        if self._process is None or not self._process.is_leading:
+            raise NotLeading(NOT_LEADING)
+        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
+
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
+        return Views(
+            metrics=self.registry,
+            healthz=[election_check("volcano", self._overdue_s)],
+            readyz=[shutdown_check(self._stopping), handlers_check(self._synced)],
+            started_at=self.started_at,
+            set_verbosity=set_verbosity,
+            why=self._why,
+            page=self.showcase.viewers,
+        )
+
+    def _overdue_s(self) -> float:
+        election = self._process.election if self._process is not None else None
+        return election.overdue_s() if election is not None else 0.0
+
+    def _stopping(self) -> bool:
+        return self._process is not None and self._process.stopping
+
+    def _synced(self) -> bool:
+        return self._process is not None and self._process.informers.synced
+
+    def _gather(self) -> None:
+        if self._lease is not None and self._lease.leader_elect and self._process is not None:
+            self._leader.leading(self._lease.resource_name, leads=self._process.is_leading)

@@ -1,0 +1,412 @@
+"""The binder on a cluster: as a process of its own, or as a part of one that schedules as well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayplan import __version__
+from bayplan.api_writes.pod_status_messages import ProfileEvents
+from bayplan.api_writes.writes import ApiWrites
+from bayplan.app.api_clients import Wiring
+from bayplan.app.health_server import listening
+from bayplan.app.process_lifecycle import Leading
+from bayplan.binder.binder import PLUGIN_LIMIT_S, CarryingOut
+from bayplan.binder.cancellable_waits import PatientWrites, Waits
+from bayplan.binder.controller import WORKERS, LiveBinder
+from bayplan.binder.gpu.reservations import GpuReservations
+from bayplan.binder.informer_cache import View
+from bayplan.binder.plugin import BinderHandle
+from bayplan.binder.plugin_registry import BinderPlugins, PluginChange, read_choices
+from bayplan.binder.plugins import default_binder_plugins
+from bayplan.binder.plugins.gpu_sharing import GpuSharing
+from bayplan.binder.reconcile import Reconciler
+from bayplan.binder.status_updater import Reports
+from bayplan.cache import Cache
+from bayplan.client import EVERYTHING, REQUEST_TIMEOUT_S, Client, Informer, Informers, Selection, Target
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.feature_gates import RELEASE
+from bayplan.config.model import LeaderElection
+from bayplan.config.reservation_settings import ReservationSettings
+from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.framework.runtime.plugin_discovery import Kind, found_in, installed
+from bayplan.objects import core, resource, storage
+from bayplan.objects.kai.bind_request import (
+    BINDER,
+    OURS,
+    TAKEN_BY,
+    BindRequest,
+)
+from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.plugin_handle import NoWrites
+from bayplan.server import Views, election_check, handlers_check, routes_of
+from bayplan.telemetry.binder_metrics import BinderMetrics
+from bayplan.telemetry.events import EventRecorder
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import LeaderMetrics, ProcessMetrics, RequestMetrics, add_build_info
+from bayplan.telemetry.watchdog import watched_loop
+
+log = logging.getLogger(__name__)
+
+NAME = BINDER
+LEASE_NAMESPACE = "kube-system"
+STOP_S = 20.0
+
+_REQUESTS = kind_of(BindRequest)
+_STRUCTS: tuple[type[KubeObject], ...] = (
+    core.Pod,
+    core.Node,
+    storage.PersistentVolume,
+    storage.PersistentVolumeClaim,
+    storage.StorageClass,
+    storage.CsiNode,
+    storage.CsiDriver,
+    storage.CsiStorageCapacity,
+    resource.ResourceClaim,
+)
+_KINDS = (_REQUESTS, *(kind_of(struct) for struct in _STRUCTS))
+_UNPLACED = Selection(field_selector="spec.nodeName=")
+_MARKED = Selection(label_selector=f"{TAKEN_BY}={OURS}")
+
+
+def known_binder_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> BinderPlugins:
+    """Every plugin that the binder can run: shipped, installed, and from folders."""
+    plugins = default_binder_plugins().with_plugins(*installed(Kind.BINDER_PLUGIN))
+    for folder in folders:
+        plugins = plugins.with_plugins(*found_in(folder, Kind.BINDER_PLUGIN, trust_writable=trust_writable))
+    return plugins
+
+
+def binder_lease(*, leader_elect: bool, namespace: str = LEASE_NAMESPACE) -> LeaderElection:
+    return LeaderElection(leader_elect=leader_elect, resource_name=NAME, resource_namespace=namespace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinderSettings:
+    """Everything that says how a binder is to run."""
+
+    plugins: BinderPlugins = field(default_factory=default_binder_plugins)
+    choices: Mapping[str, PluginChange] = field(default_factory=dict)
+    workers: int = WORKERS
+    plugin_limit_s: float = PLUGIN_LIMIT_S
+    """How long one call of a plugin may take."""
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    """The API server's."""
+    stop_s: float = STOP_S
+    """How long writes may take that are under way when the binder is stopped."""
+    takes_all: bool = False
+    """Requests of other schedulers too, not only those that carry our label."""
+    lease: LeaderElection = field(default_factory=lambda: binder_lease(leader_elect=True))
+    reservations: ReservationSettings = field(default_factory=ReservationSettings)
+    qps: float = 2000.0
+    burst: int = 4000
+
+    @classmethod
+    def of(cls, own: OwnSettings, place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+        """What the file of `--settings`, which is called `place`, says of the binder."""
+        return cls.read(
+            own.binder_plugins,
+            f"{place}: binderPlugins",
+            plugins,
+            workers=own.binder_workers,
+            plugin_limit_s=own.binder_plugin_seconds,
+            request_timeout_s=own.request_timeout_seconds,
+            stop_s=own.stop_seconds,
+            reservations=own.resource_reservation,
+            **more,
+        )
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any], place: str, plugins: BinderPlugins, **more: Any) -> BinderSettings:
+        """`tree`: how plugins are to run, as a file says it."""
+        choices = read_choices(tree, place)
+        _rehearse(plugins, choices)  # what cannot be is told before anybody is waited for
+        return cls(plugins=plugins, choices=choices, **more)
+
+
+def _rehearse(plugins: BinderPlugins, choices: Mapping[str, PluginChange]) -> None:
+    """Make the plugins as a start does, and let go of them: whether arguments make sense only they know. The handle is
+    a real one, of a server that nobody asks: a factory cannot wait for answers. It may start something on the loop."""
+    clock = SystemClock()
+    nowhere = Client(Target(server="http://nobody.invalid"), clock=clock, chance=random.Random())
+    handle = BinderHandle(nowhere, NoWrites(), clock, Cache())
+
+    async def make() -> None:
+        plugins.build(handle, choices)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(make())
+    else:
+        plugins.build(handle, choices)
+
+
+class BinderProcess:
+    """A binder, and whether it may work. Cancelled, it finishes its writes. It gives up the lease only if it could."""
+
+    def __init__(
+        self, binder: LiveBinder, informers: Informers, election: Leading | None, *, stop_s: float = STOP_S
+    ) -> None:
+        self.binder = binder
+        self.informers = informers
+        self.election = election
+        self._stop_s = stop_s
+        self._running: list[asyncio.Task[Any]] = []
+        self._is_draining = False
+        self.ready = asyncio.Event()
+        """Set when it works: everything is known, and it leads."""
+
+    async def run(self) -> None:
+        """Work until cancelled, from when the lease is held; `LeaseLost` when it is held no longer."""
+        try:
+            await self._run()
+        finally:
+            if self.election is not None:
+                self.election.report_unsent()
+
+    async def _run(self) -> None:
+        async with _ended_together() as start:
+            watching = start(self.informers.run())
+            observing = start(self.election.observe()) if self.election is not None else None
+            await _first(self.informers.wait_synced(), watching)
+            running = self._running = [watching]
+            if self.election is not None and observing is not None:
+                observing.cancel()
+                await _first(self.election.acquire(), watching)
+                running.append(start(self.election.hold()))
+                await _first(self.informers.catch_up(), *running)
+            running.append(start(self.binder.run()))
+            self.ready.set()
+            try:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await self.drain()
+                raise
+            finally:
+                if self.election is not None and self.binder.has_open_writes:
+                    self.election.retain()
+            for each in done:
+                each.result()
+
+    async def drain(self) -> None:
+        """Begin nothing new and finish what is being written, as long as that may take and the lease is held."""
+        if self._is_draining or not self.ready.is_set():
+            return
+        self._is_draining = True
+        draining = asyncio.ensure_future(self.binder.drain())
+        try:
+            ends = (draining, *self._running)
+            await asyncio.wait(ends, timeout=self._stop_s, return_when=asyncio.FIRST_COMPLETED)
+            if not draining.done():
+                log.warning("binding is still under way after %.0f s, and is left alone", self._stop_s)
+        finally:
+            draining.cancel()
+            await asyncio.wait([draining])
+
+
+@asynccontextmanager
+async def _ended_together() -> AsyncIterator[Any]:
+    """Starts tasks that end, the youngest first, when the block does."""
+    tasks: list[asyncio.Task[Any]] = []
+
+    def start(work: Any) -> asyncio.Task[Any]:
+        tasks.append(asyncio.ensure_future(work))
+        return tasks[-1]
+
+    try:
+        yield start
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                await asyncio.wait([task])
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+async def _first(work: Any, *ends: asyncio.Task[Any]) -> None:
+    """Wait for work, unless one of the others ends before: that raises what it died of."""
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class BinderMonitor:
+    """The metrics and the health of one binder."""
+
+    def __init__(
+        self, clock: LoopClock, registry: Registry | None = None, *, leader: LeaderMetrics | None = None
+    ) -> None:
+        """`leader`: where others in the process tell of their leases, who then count requests and memory as well."""
+        alone = leader is None
+        self.registry = registry or Registry()
+        self.metrics = BinderMetrics(self.registry)
+        self._leader = LeaderMetrics(self.registry) if leader is None else leader
+        self.registry.collect(self._gather)
+        self._process: BinderProcess | None = None
+        self._requests = RequestMetrics(self.registry) if alone else None
+        self.started_at = clock.now().timestamp()
+        if alone:
+            self.started_at = ProcessMetrics(self.registry, started_at=self.started_at).started_at
+            add_build_info(self.registry, version=__version__, emulated=RELEASE)
+
+    def observer(self, target: Target) -> Any:
+        return self._requests.observer(target.url.netloc) if self._requests is not None else None
+
+    def show(self, process: BinderProcess) -> None:
+        self._process = process
+        self.metrics.show(process.binder.phases)
+
+    def views(self) -> Views:
+        return Views(
+            metrics=self.registry,
+            healthz=[election_check(NAME, self._overdue_s)],
+            readyz=[handlers_check(lambda: self._process is not None and self._process.informers.synced)],
+            started_at=self.started_at,
+        )
+
+    def _gather(self) -> None:
+        election = self._process.election if self._process is not None else None
+        if election is not None:
+            self._leader.leading(NAME, leads=election.leading)
+
+    def _overdue_s(self) -> float:
+        election = self._process.election if self._process is not None else None
+        return election.overdue_s() if election is not None else 0.0
+
+
+@asynccontextmanager
+async def binder_served(monitor: BinderMonitor, address: str, clock: LoopClock) -> AsyncIterator[None]:
+    """Health and metrics on an address; nothing where that is empty."""
+    if not address:
+        yield
+        return
+    async with listening(address, dict(routes_of(monitor.views(), clock)), clock):
+        yield
+
+
+@asynccontextmanager
+async def binder_process(
+    settings: BinderSettings,
+    target: Target,
+    *,
+    monitor: BinderMonitor | None = None,
+    identity: str = "",
+    watchdog_s: float = 0.0,
+    clock: LoopClock | None = None,
+    chance: random.Random | None = None,
+) -> AsyncIterator[BinderProcess]:
+    """A binder on a cluster, with clients of its own."""
+    clock, chance = clock or SystemClock(), chance or random.Random()
+    monitor = monitor or BinderMonitor(clock)
+    async with AsyncExitStack() as stack:
+        if watchdog_s:
+            await stack.enter_async_context(watched_loop(watchdog_s, call_under_way))
+        wiring = await Wiring.to(
+            target,
+            stack,
+            _KINDS,
+            clock=clock,
+            chance=chance,
+            observer=monitor.observer(target),
+            qps=settings.qps,
+            burst=settings.burst,
+            needed=(_REQUESTS,),
+        )
+        binder = _wired(settings, wiring, monitor, clock, chance)
+        watches = {
+            kind: wiring.client.informer(
+                offered,
+                binder.hear,
+                selection=_selection(kind.struct, settings),
+                complaint=binder.complain if kind is _REQUESTS else None,
+            )
+            for kind in _KINDS
+            if (offered := wiring.offered.get(kind)) is not None
+        }
+        binder.unreadable = watches[_REQUESTS].unreadable
+        informers = Informers((*watches.values(), *_members(settings, wiring, binder)))
+        election = await wiring.candidate([(settings.lease, NAME)], identity)
+        process = BinderProcess(binder, informers, election, stop_s=settings.stop_s)
+        monitor.show(process)
+        yield process
+
+
+def _members(settings: BinderSettings, wiring: Wiring, binder: LiveBinder) -> Iterator[Informer]:
+    """The watch on pods that share devices, where there can be any; it is silent where there are none."""
+    pods = wiring.offered.get(kind_of(core.Pod))
+    if pods is not None and any(name == GpuSharing.name for name, _ in settings.plugins.chosen(settings.choices)):
+        yield wiring.client.informer(pods, binder.hear_member, selection=Selection(label_selector=GROUP_LABEL))
+
+
+def _selection(struct: type[KubeObject], settings: BinderSettings) -> Selection:
+    if struct is BindRequest:
+        return EVERYTHING if settings.takes_all else _MARKED
+    return _UNPLACED if struct is core.Pod else EVERYTHING
+
+
+def _wired(
+    settings: BinderSettings, wiring: Wiring, monitor: BinderMonitor, clock: LoopClock, chance: random.Random
+) -> LiveBinder:
+    client, cache = wiring.client, Cache()
+    claims = wiring.offered.get(kind_of(resource.ResourceClaim))
+    view = View(client, cache)
+    waits = Waits(view.is_there)
+    speaker = EventRecorder(NAME, host=platform.node(), clock=clock, chance=chance, post=wiring.sink.post_core)
+    writes = ApiWrites(
+        client,
+        ProfileEvents({NAME: speaker}),
+        clock=clock,
+        claims=claims,
+        exists=view.knows,
+        request_timeout_s=settings.request_timeout_s,
+    )
+    handle = BinderHandle(client, PatientWrites(writes, waits), clock, cache, claims, wiring.reached, waits)
+    reservations = GpuReservations(
+        client,
+        view,
+        settings.reservations,
+        writes.confirmed,
+        takes_all=settings.takes_all,
+        waiting=waits,
+        reached=wiring.reached,
+        speaker=speaker,
+    )
+    carrying_out = CarryingOut(
+        handle,
+        settings.plugins.build(handle, settings.choices),
+        reservations,
+        observer=monitor.metrics,
+        waits=waits,
+        is_wanted=view.is_wanted,
+        limit_s=settings.plugin_limit_s,
+        reached=wiring.reached,
+    )
+    requests = wiring.offered.get(_REQUESTS)
+    assert requests is not None
+    reports = Reports(
+        client, requests, view, speaker, writes.confirmed, clock=clock, chance=chance, observer=monitor.metrics
+    )
+    waits.noticed = reports.waits
+    reconciler = Reconciler(view, carrying_out, reports, clock)
+    workers = settings.workers
+    return LiveBinder(
+        view, reconciler, reservations, waits=waits, clock=clock, chance=chance, workers=workers, writes=writes
+    )

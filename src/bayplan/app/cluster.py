@@ -1,0 +1,367 @@
+"""How do the API server, controllers, nodes and scheduler become one cluster in one process?
+
+The composition root of `bayplan cluster up`, of the demo and of `bayplan.Cluster`. Everything inside talks to the API
+server as any client does, by a way without sockets; everybody else comes over HTTPS. What one part does to another is
+what it does on a real cluster: an object in the API.
+Cost: under a second to start with some nodes, and about a millisecond for each node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_value
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan import __version__
+from bayplan.admission.webhooks import GPU_DOORS
+from bayplan.apiserver.auth.credentials import Credentials
+from bayplan.apiserver.embedded import EmbeddedCluster
+from bayplan.apiserver.http.in_process import InsideDoor
+from bayplan.apiserver.requests import User
+from bayplan.apiserver.storage.sqlite_backend import DataSync
+from bayplan.app import (
+    configured,
+    freeze_memory,
+    plugin_source,
+    scheduler_process,
+    sharing_schedulers,
+    uses_bind_requests,
+)
+from bayplan.app.batch import BatchSettings
+from bayplan.app.binder import (
+    BinderProcess,
+    BinderSettings,
+    binder_lease,
+    binder_process,
+    known_binder_plugins,
+)
+from bayplan.app.combined import both_process
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.app.webhook_manager import manifests, register
+from bayplan.client import Client, Secret, Target
+from bayplan.clock import LoopClock, SystemClock
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.model import Configuration
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.controllers import (
+    CONTROLLER_NAMES,
+    HOUSEKEEPING,
+    Controllers,
+    FakeKubelet,
+    PodHabits,
+    make_default_class,
+)
+from bayplan.controllers.core.api_types import ACCOUNTS, NAMESPACES
+from bayplan.controllers.volcano.crds import create_definitions, lacking_definitions
+from bayplan.errors import AlreadyExists
+from bayplan.framework.runtime.registry import Registry
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
+from bayplan.objects.volcano.constants import SCHEDULER
+from bayplan.scheduler.live.plugin_reloader import PluginSource
+
+log = logging.getLogger(__name__)
+
+_UNLIMITED = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSetup:
+    """What the scheduler of a cluster runs with."""
+
+    configuration: Configuration
+    registry: Registry
+    plugins: PluginSource | None = None
+    """Where plugins come from, if they are to be loaded again when they change."""
+    batch: BatchSettings | None = None
+    """How gangs and queues are scheduled, by the second engine of the same process; None: by nobody."""
+    own: OwnSettings = field(default_factory=OwnSettings)
+    """What the file of `--settings` says."""
+    binder: BinderSettings | None = None
+    """How BindRequests are carried out; None: there are none, for engines bind their pods themselves."""
+
+    @classmethod
+    def of(
+        cls,
+        config: str | None = None,
+        folders: Sequence[Path] = (),
+        *,
+        plugins: Sequence[type] = (),
+        trust_writable: bool = False,
+        batch: BatchSettings | None = None,
+        own: OwnSettings | None = None,
+        place: str = "--settings",
+    ) -> SchedulerSetup:
+        """From the text of a KubeSchedulerConfiguration, folders of plugins and classes that are plugins. `place`: what
+        the settings are called in complaints."""
+        own = own or OwnSettings()
+        source = plugin_source(config, folders, trust_writable=trust_writable)
+        registry = source.registry().with_plugins(*plugins)
+        configuration = configured(config, registry)
+        asks_for_bindings = uses_bind_requests(configuration) or (batch is not None and batch.own.bind_requests)
+        return cls(
+            configuration=configuration,
+            registry=registry,
+            plugins=source if folders and not plugins else None,
+            batch=batch,
+            own=own,
+            binder=_binder(own, place, folders, trust_writable=trust_writable) if asks_for_bindings else None,
+        )
+
+    def alone(self) -> Configuration:
+        """As it is where nobody else leads and nobody else is to be spared."""
+        configuration = self.configuration
+        return replace(
+            configuration,
+            leader_election=replace(configuration.leader_election, leader_elect=False),
+            client_connection=replace(configuration.client_connection, kubeconfig="", qps=_UNLIMITED),
+        )
+
+    def batch_alone(self) -> BatchSettings | None:
+        """The same of the second engine."""
+        batch = self.batch
+        return None if batch is None else replace_value(batch, lease=replace(batch.lease, leader_elect=False))
+
+
+def _binder(own: OwnSettings, place: str, folders: Sequence[Path], *, trust_writable: bool) -> BinderSettings:
+    """One that nobody else works beside."""
+    return BinderSettings.of(
+        own,
+        place,
+        known_binder_plugins(folders, trust_writable=trust_writable),
+        lease=binder_lease(leader_elect=False),
+        qps=_UNLIMITED,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """What a cluster consists of."""
+
+    credentials: Credentials
+    host: str = "127.0.0.1"
+    port: int = 0
+    data: Path | None = None
+    """The file that keeps the objects; None: they are kept in memory."""
+    data_sync: DataSync = "full"
+    """What a committed write survives: see `EmbeddedCluster`."""
+    users: Mapping[str, User] = field(default_factory=dict)
+    client_authority: Path | None = None
+    nodes: Sequence[dict[str, Any]] = ()
+    """The manifests of its nodes, as `nodes_of` makes them of pools."""
+    habits: PodHabits = field(default_factory=PodHabits)
+    scheduler: SchedulerSetup | None = None
+    """None: nobody places pods."""
+    controllers: bool = True
+    page_address: str = ""
+    """Where on loopback the page is shown; nothing: nowhere. Who shows it is the scheduler."""
+    alone: bool = False
+    """Whether the process is the cluster's own: memory that lasts is then put out of the collector's sight."""
+
+
+class WholeCluster:
+    """A cluster in this process: an API server, and what makes objects in it live."""
+
+    def __init__(
+        self, plan: ClusterPlan, *, clock: LoopClock | None = None, chance: random.Random | None = None
+    ) -> None:
+        self.plan = plan
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.Random()
+        self._stack = AsyncExitStack()
+        self._running: list[asyncio.Task[Any]] = []
+        self._broken: asyncio.Future[None] | None = None
+        self._server: EmbeddedCluster | None = None
+        self._inside: Target | None = None
+        self.kubelet: FakeKubelet | None = None
+        self.controllers: Controllers | None = None
+        self.scheduler: SchedulerProcess | None = None
+        self.binder: BinderProcess | None = None
+
+    async def __aenter__(self) -> WholeCluster:
+        try:
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    @property
+    def url(self) -> str:
+        return self._up.url
+
+    @property
+    def port(self) -> int:
+        return self._up.port
+
+    @property
+    def page_url(self) -> str:
+        """Where people on this machine can look at it, if anywhere."""
+        return self.scheduler.page_url if self.scheduler is not None else ""
+
+    @property
+    def target(self) -> Target:
+        """How others reach it: over HTTPS, as its administrator."""
+        credentials = self.plan.credentials
+        return Target(server=self.url, ca_file=str(credentials.authority), token=Secret(credentials.token))
+
+    @property
+    def inside(self) -> Target:
+        """How a client in this process reaches it, as its administrator."""
+        assert self._inside is not None, "the cluster was not started"
+        return self._inside
+
+    def client(self, user_agent: str = f"bayplan/{__version__}", **options: Any) -> Client:
+        """A client in this process, without limits. Close it."""
+        options = {"qps": _UNLIMITED, **options}
+        return Client(self.inside, clock=self._clock, chance=self._chance, user_agent=user_agent, **options)
+
+    def write_kubeconfig(self, path: Path, name: str) -> None:
+        self._up.write_kubeconfig(path, name)
+
+    async def ready(self) -> None:
+        """Return when every node is Ready, and controllers and scheduler know all that there is."""
+        waiting: list[Coroutine[Any, Any, None]] = []
+        if self.kubelet is not None:
+            waiting.append(self.kubelet.ready())
+        if self.controllers is not None:
+            waiting.append(self.controllers.synced())
+        if self.scheduler is not None:
+            waiting.append(self.scheduler.informers.wait_synced())
+        if self.binder is not None:
+            waiting.append(self.binder.informers.wait_synced())
+        await self.unbroken(asyncio.gather(*waiting))
+
+    async def unbroken(self, work: asyncio.Future[Any]) -> None:
+        """Await something, unless a part of the cluster breaks first."""
+        assert self._broken is not None
+        try:
+            await asyncio.wait((work, self._broken), return_when=asyncio.FIRST_COMPLETED)
+            for each in (self._broken, work):
+                if each.done():
+                    each.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+
+    # Starting and ending.
+
+    @property
+    def _up(self) -> EmbeddedCluster:
+        assert self._server is not None, "the cluster was not started"
+        return self._server
+
+    async def _start(self) -> None:
+        plan = self.plan
+        self._broken = asyncio.get_running_loop().create_future()
+        self._server = await self._stack.enter_async_context(
+            EmbeddedCluster(
+                plan.credentials,
+                host=plan.host,
+                port=plan.port,
+                data=plan.data,
+                data_sync=plan.data_sync,
+                users=plan.users,
+                client_authority=plan.client_authority,
+                clock=self._clock,
+            )
+        )
+        server = self._server
+        door = InsideDoor(server.gateway(), lambda: server.store.version)
+        self._stack.callback(door.close)
+        self._inside = Target(server="http://inside", token=Secret(plan.credentials.token), inside=door)
+        if plan.scheduler is not None:
+            await self._bring_definitions(plan.scheduler)
+            await self._prepare_sharing(plan.scheduler)
+            self.scheduler = await self._scheduler(plan.scheduler, self._inside)
+            self._run("scheduler", self.scheduler.run())
+        if plan.scheduler is not None and plan.scheduler.binder is not None:
+            binder = binder_process(plan.scheduler.binder, self._inside, clock=self._clock, chance=self._chance)
+            self.binder = await self._stack.enter_async_context(binder)
+            self._run("binder", self.binder.run())
+        if plan.controllers:
+            client = await self._stack.enter_async_context(self.client("bayplan-controllers"))
+            batch = plan.scheduler.batch if plan.scheduler is not None else None
+            schedulers = batch.options.scheduler_name if batch is not None else (SCHEDULER,)
+            only = set(CONTROLLER_NAMES) - HOUSEKEEPING
+            self.controllers = Controllers(client, only=only, schedulers=schedulers)
+            self._run("controllers", self.controllers.run())
+            await make_default_class(client)
+        if plan.nodes:
+            client = await self._stack.enter_async_context(self.client("bayplan-kubelet"))
+            self.kubelet = FakeKubelet(client, nodes=plan.nodes, habits=plan.habits)
+            self._run("nodes", self.kubelet.run())
+
+    async def _bring_definitions(self, setup: SchedulerSetup) -> None:
+        """Of the kinds that the scheduler would wait for: nobody can bring them before there is a kubeconfig."""
+        async with self.client() as client:
+            lacking = await lacking_definitions(client) if setup.batch is not None else []
+            await create_definitions(client, lacking)
+            if setup.binder is not None:
+                await create_definitions(client, [bind_request_definition()])
+
+    async def _prepare_sharing(self, setup: SchedulerSetup) -> None:
+        """What pods that share GPUs need of a cluster: somebody at the door, and a home for those that hold devices."""
+        schedulers = sharing_schedulers(setup.configuration)
+        if setup.binder is None or not schedulers:
+            return
+        home, account = setup.binder.reservations.namespace, setup.binder.reservations.service_account_name
+        async with self.client() as client:
+            with contextlib.suppress(AlreadyExists):  # kept in a file
+                await client.create(NAMESPACES, {"metadata": {"name": home}})
+            with contextlib.suppress(AlreadyExists):
+                await client.create(ACCOUNTS, {"metadata": {"name": account}}, namespace=home)
+            # Our API server knows them by name: nobody has to listen there.
+            await register(client, manifests(GPU_DOORS, service="bayplan", namespace=home, sharing=schedulers))
+
+    async def _scheduler(self, setup: SchedulerSetup, target: Target) -> SchedulerProcess:
+        # Nobody scrapes it here, and who holds the loop of a notebook or a test is not to be ended for it.
+        own = replace(setup.own, watchdog_seconds=0, page_address=self.plan.page_address)
+        options = ProcessOptions(settings=own, serving=ServingFlags(secure_port=0))
+        parts: dict[str, Any] = {"clock": self._clock, "chance": self._chance, "options": options}
+        parts["plugins"], batch = setup.plugins, setup.batch_alone()
+        process = await self._stack.enter_async_context(
+            scheduler_process(setup.alone(), setup.registry, target, **parts)
+            if batch is None
+            else both_process(setup.alone(), setup.registry, batch, target, **parts)
+        )
+        process.when_synced = freeze_memory if self.plan.alone else lambda: None
+        return process
+
+    def _run(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._running.append(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """A part is over. Unless it was told to end, the cluster is no longer one."""
+        if task.cancelled():
+            return
+        fault = task.exception() or RuntimeError(f"the {task.get_name()} of the cluster came to an end")
+        log.error("the %s of the cluster broke: %s", task.get_name(), fault, exc_info=task.exception())
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(fault)
+
+    async def _end(self) -> None:
+        for task in reversed(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running.clear()
+        await self._stack.aclose()
+        if self._broken is not None and self._broken.done():
+            self._broken.exception()  # whoever waited has heard of it

@@ -1,0 +1,34 @@
+"""Where do probes ask? On an address of its own over plain HTTP, as Volcano's managers serve their health."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from bayplan.clock import LoopClock
+from bayplan.server import Check, Views, routes_of
+from bayplan.server.http.insecure_server import PlainHandler, PlainServer
+from bayplan.telemetry.metrics import Registry
+
+
+@asynccontextmanager
+async def listening(address: str, routes: Mapping[str, PlainHandler], clock: LoopClock) -> AsyncIterator[None]:
+    """A plain server within the block."""
+    server = PlainServer(address, routes, clock=clock)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def health_served(address: str, checks: Sequence[Check], clock: LoopClock) -> AsyncIterator[None]:
+    """`/healthz` and its sisters within the block; nothing where there is no address."""
+    if not address:
+        yield
+        return
+    found = routes_of(Views(metrics=Registry(), healthz=checks, started_at=clock.now().timestamp()), clock)
+    routes = {path: handler for path, handler in found.items() if not path.startswith("/metrics")}
+    async with listening(address, routes, clock):
+        yield

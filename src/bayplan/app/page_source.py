@@ -1,0 +1,98 @@
+"""What the page reads of a process, whichever engines run in it, and the door on loopback that shows it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bayplan import __version__
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.clock import LoopClock
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.live.run_loop import LiveScheduler
+from bayplan.server import PageDoor, PageViews, Viewers, Why
+from bayplan.telemetry.batch_metrics import BatchMetrics
+from bayplan.telemetry.page_feed import Decisions, Numbers, RecordedDecisions, SessionDecisions, numbers_of
+from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
+
+log = logging.getLogger(__name__)
+
+Heard = Callable[[KubeObject | None, KubeObject | None], None]
+
+
+class Showcase:
+    """One process, as the page sees it, before and while it runs."""
+
+    def __init__(self, clock: LoopClock, why: Why) -> None:
+        self.why = why
+        self._began = clock.now().timestamp()
+        self._process: SchedulerProcess | None = None
+        self._pods: LiveScheduler | None = None
+        self._counts: tuple[SchedulerMetrics | None, BatchMetrics | None] = None, None
+        self._sessions = SessionDecisions(clock.now)
+        self._decisions: list[Decisions] = []
+        views = PageViews(
+            objects=self._objects,
+            numbers=self._numbers,
+            queues=lambda: self._sessions.queues,
+            decisions=lambda: self._decisions,
+            about=self._about,
+        )
+        self.viewers = Viewers(views, clock)
+
+    def show_pods(self, live: LiveScheduler, metrics: SchedulerMetrics) -> None:
+        """A pod engine decides here."""
+        self._pods, self._counts = live, (metrics, self._counts[1])
+        self._decisions.append(RecordedDecisions(live.engine.records))
+
+    def show_sessions(self, live: LiveBatch, metrics: BatchMetrics) -> None:
+        """A batch engine decides here."""
+        self._counts = self._counts[0], metrics
+        self._sessions.records = live.engine.records
+        self._decisions.append(self._sessions)
+        live.after_session.append(self._sessions.hear)
+
+    def show(self, process: SchedulerProcess) -> None:
+        self._process = process
+
+    def heard(self, handler: Heard) -> Heard:
+        """A handler of informers that tells those who look on, too."""
+        changed = self.viewers.changed
+
+        def both(old: KubeObject | None, new: KubeObject | None) -> None:
+            handler(old, new)
+            changed(old, new)
+
+        return both
+
+    def _objects(self, plural: str) -> Iterable[KubeObject]:
+        return self._process.informers.objects(plural) if self._process is not None else ()
+
+    def _numbers(self) -> Numbers:
+        waiting: Mapping[str, int] = self._pods.queue.counts() if self._pods is not None else {}
+        return numbers_of(*self._counts, waiting)
+
+    def _about(self) -> Mapping[str, Any]:
+        leads = self._process is not None and self._process.is_leading
+        engines: Sequence[str] = [
+            name for name, there in zip(("pods", "batch"), self._counts, strict=True) if there is not None
+        ]
+        return {"version": __version__, "began": self._began, "leads": leads, "engines": engines, "why": True}
+
+
+@asynccontextmanager
+async def page_served(address: str, showcase: Showcase, clock: LoopClock) -> AsyncIterator[str]:
+    """Where the page is, for whoever is on this machine; nowhere if no address was given."""
+    if not address:
+        yield ""
+        return
+    door = PageDoor(address, showcase.viewers, why=showcase.why, clock=clock)
+    await door.start()
+    log.info("the page is at %s", door.url)
+    try:
+        yield door.url
+    finally:
+        await door.close()

@@ -1,0 +1,313 @@
+"""What a scheduler process shows of itself, and the server that shows it: metrics, health, configuration, flags.
+
+Made by the composition root before anything in the cluster is asked, so that probes are answered from the start. Views
+read the process when somebody asks; nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from bayplan import __version__
+from bayplan.app.page_source import Showcase, page_served
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.client import Client, Target, find_target
+from bayplan.client.http.transport import Observer as RequestObserver
+from bayplan.clock import LoopClock
+from bayplan.config.effective_configuration import in_force
+from bayplan.config.feature_gates import RELEASE
+from bayplan.config.load import dump
+from bayplan.config.model import Configuration
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.explain.engine_dispatch import (
+    NOT_LEADING,
+    BinderLook,
+    Explainer,
+    why_of,
+)
+from bayplan.explain.live_pod_explainer import LiveExplainer
+from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.objects.core import Pod
+from bayplan.scheduler.live.run_loop import LiveScheduler
+from bayplan.server import (
+    About,
+    Access,
+    Authenticator,
+    Authorizer,
+    Check,
+    FrontProxy,
+    NotLeading,
+    Server,
+    Serving,
+    TlsOptions,
+    TrustKeeper,
+    TrustOptions,
+    Views,
+    election_check,
+    handlers_check,
+    shutdown_check,
+)
+from bayplan.telemetry.access_metrics import AccessMetrics
+from bayplan.telemetry.answers import Answer
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.plugin_timings import PluginTimings
+from bayplan.telemetry.process_metrics import (
+    LeaderMetrics,
+    ProcessMetrics,
+    RequestMetrics,
+    add_build_info,
+    add_features,
+)
+from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
+from bayplan.telemetry.watchdog import watched_loop
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "kube-scheduler"
+_REVIEW_QPS, _REVIEW_BURST, _REVIEW_S = 200.0, 400, 10.0
+_IDLE = ("Filter", "Score")  # nothing of the kind is ever under way while somebody scrapes
+
+
+class Shown(Protocol):
+    """What the server needs of whoever watches a process."""
+
+    access: AccessMetrics
+
+    def observer(self, target: Target) -> RequestObserver: ...
+
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views: ...
+
+
+class Monitor:
+    """The metrics and views of one process, before and while it runs."""
+
+    def __init__(self, configuration: Configuration, flags: ServingFlags, clock: LoopClock) -> None:
+        self._configuration = configuration
+        self._flags = flags
+        self._process: SchedulerProcess | None = None
+        self._live: LiveScheduler | None = None
+        self._explainers: tuple[Explainer, ...] = ()
+        self._binder: BinderLook | None = None
+        self.registry = Registry(disabled=flags.disabled_metrics)
+        self.timings = PluginTimings()
+        gates = [name for name, _, on in flags.features.all() if on]
+        self.metrics = SchedulerMetrics(self.registry, self.timings, gates=gates)
+        self._requests = RequestMetrics(self.registry)
+        self.leader = LeaderMetrics(self.registry)
+        self.access = AccessMetrics(self.registry, clock.monotonic_s)
+        self.started_at = ProcessMetrics(self.registry, started_at=clock.now().timestamp()).started_at
+        add_build_info(self.registry, version=__version__, emulated=RELEASE)
+        add_features(self.registry, flags.features.all())
+        self.registry.allow_labels(_allowed_labels(flags))
+        self.registry.collect(self._gather)
+        self.showcase = Showcase(clock, self._why)
+
+    def observer(self, target: Target) -> RequestObserver:
+        """For a client: how its requests end."""
+        return self._requests.observer(target.url.netloc)
+
+    def show(
+        self, process: SchedulerProcess, live: LiveScheduler, *others: Explainer, binder: BinderLook | None = None
+    ) -> None:
+        """Read this process, and the pod engine in it, from now on; `others` explain pods that it does not place."""
+        self._process, self._live = process, live
+        self._explainers, self._binder = (LiveExplainer(live), *others), binder
+        self.showcase.show_pods(live, self.metrics)
+        self.showcase.show(process)
+
+    def views(self, set_verbosity: Callable[[int], None] | None = None) -> Views:
+        election = self._election_checks()
+        return Views(
+            metrics=self.registry,
+            healthz=election,
+            readyz=[*election, shutdown_check(self._stopping), handlers_check(self._synced)],
+            started_at=self.started_at,
+            pods=self._pods,
+            configuration=lambda: dump(in_force(self._configuration)),
+            flags=lambda: self._flags.told,
+            about=About(
+                component=COMPONENT,
+                started=datetime.fromtimestamp(self.started_at, UTC),
+                runtime=f"python{platform.python_version()}",
+                version=RELEASE,
+                emulated=self._flags.features.emulated_version,
+            ),
+            set_verbosity=set_verbosity if self._configuration.enable_profiling else None,
+            why=self._why,
+            page=self.showcase.viewers,
+        )
+
+    async def _why(self, namespace: str, name: str, now: bool) -> Answer | None:
+        if self._process is None or not self._process.is_leading:
+            raise NotLeading(NOT_LEADING)
+        return await why_of(self._explainers, namespace, name, now=now, binder=self._binder)
+
+    def _election_checks(self) -> list[Check]:
+        lease = self._configuration.leader_election
+        return [election_check(lease.resource_name, self._overdue_s)] if lease.leader_elect else []
+
+    def _overdue_s(self) -> float:
+        election = self._process.election if self._process is not None else None
+        return election.overdue_s() if election is not None else 0.0
+
+    def _stopping(self) -> bool:
+        return self._process is not None and self._process.stopping
+
+    def _synced(self) -> bool:
+        return self._process is not None and self._process.informers.synced
+
+    def _pods(self) -> Sequence[Pod]:
+        return self._process.pods() if self._process is not None else ()
+
+    def _gather(self) -> None:
+        """What is counted when somebody asks."""
+        process = self._process
+        lease = self._configuration.leader_election
+        if lease.leader_elect:
+            leads = process is not None and process.is_leading
+            self.leader.leading(lease.resource_name, leads=leads)
+        live = self._live
+        if live is None:
+            return
+        self.metrics.pending(**live.queue.counts())
+        cache = live.engine.cache
+        self.metrics.cache_size(assumed_pods=cache.assumed_count, pods=cache.pod_count, nodes=cache.node_count)
+        self.metrics.working("binding").set(live.under_way)
+        for operation in _IDLE:
+            self.metrics.working(operation).set(0)
+
+
+def _allowed_labels(flags: ServingFlags) -> dict[str, list[str]]:
+    """The values that labels may have; what a file says wins, and a file that says nothing is told."""
+    told: dict[str, str] = dict(flags.allow_metric_labels)
+    if flags.allow_metric_labels_manifest:
+        try:
+            read = yaml.safe_load(Path(flags.allow_metric_labels_manifest).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as fault:
+            log.error("--allow-metric-labels-manifest cannot be read and is left out: %s", fault)
+            read = None
+        if isinstance(read, Mapping):
+            told |= {str(key): str(value) for key, value in read.items()}
+    return {key: value.split(",") for key, value in told.items()}
+
+
+# the server
+
+
+@asynccontextmanager
+async def monitored(
+    configuration: Configuration,
+    target: Target,
+    options: ProcessOptions,
+    *,
+    clock: LoopClock,
+    chance: random.Random,
+    set_verbosity: Callable[[int], None] | None = None,
+) -> AsyncIterator[tuple[Monitor, str]]:
+    """A loop that is watched, what is served of it, and where its page is."""
+    settings = options.settings
+    monitor = Monitor(configuration, options.serving, clock)
+    async with (
+        watched_loop(settings.watchdog_seconds, call_under_way),
+        served(monitor, target, options.serving, clock=clock, chance=chance, set_verbosity=set_verbosity),
+        page_served(settings.page_address, monitor.showcase, clock) as page,
+    ):
+        yield monitor, page
+
+
+@asynccontextmanager
+async def served(
+    monitor: Shown,
+    target: Target,
+    flags: ServingFlags,
+    *,
+    clock: LoopClock,
+    chance: random.Random,
+    set_verbosity: Callable[[int], None] | None = None,
+) -> AsyncIterator[Server | None]:
+    """The server as flags want it; none where its port is 0. It answers probes before anything in the cluster is asked.
+
+    Users are reviewed with the rights of the kubeconfigs that flags name for that, else with our own, over clients with
+    limits of their own: a scrape never waits for bindings, and no lease keeps it from its answer.
+    """
+    if not flags.secure_port:
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+
+        async def reviewer(kubeconfig: str) -> Client:
+            way = find_target(Path(kubeconfig), env=os.environ) if kubeconfig else target
+            client = Client(
+                way,
+                clock=clock,
+                chance=chance,
+                qps=_REVIEW_QPS,
+                burst=_REVIEW_BURST,
+                timeout_s=_REVIEW_S,
+                observer=monitor.observer(way),
+            )
+            return await stack.enter_async_context(client)
+
+        tokens = await reviewer(flags.authentication_kubeconfig)
+        same = flags.authorization_kubeconfig == flags.authentication_kubeconfig
+        access = tokens if same else await reviewer(flags.authorization_kubeconfig)
+        users = Access(*_judges(flags, tokens, access, clock), monitor.access)
+        server = Server(monitor.views(set_verbosity), _serving(flags), users, clock=clock)
+        await server.start()
+        stack.push_async_callback(server.close)
+        keeper = TrustKeeper(_trust(flags), tokens, clock, server.trust)
+        await keeper.refresh()
+        keeping = asyncio.create_task(keeper.run(), name="authorities of clients")
+        stack.callback(keeping.cancel)
+        yield server
+
+
+def _serving(flags: ServingFlags) -> Serving:
+    tls = TlsOptions(
+        cert_file=flags.tls_cert_file,
+        key_file=flags.tls_private_key_file,
+        cert_dir=flags.cert_dir,
+        min_version=flags.tls_min_version,
+        cipher_suites=flags.tls_cipher_suites,
+    )
+    return Serving(address=flags.bind_address, port=flags.secure_port, tls=tls, share_port=flags.permit_port_sharing)
+
+
+def _judges(flags: ServingFlags, tokens: Client, access: Client, clock: LoopClock) -> tuple[Authenticator, Authorizer]:
+    authenticator = Authenticator(tokens, clock, cache_s=flags.authentication_token_webhook_cache_ttl.seconds)
+    authorizer = Authorizer(
+        access,
+        clock,
+        always_allowed=flags.authorization_always_allow_paths,
+        allowed_cache_s=flags.authorization_webhook_cache_authorized_ttl.seconds,
+        denied_cache_s=flags.authorization_webhook_cache_unauthorized_ttl.seconds,
+    )
+    return authenticator, authorizer
+
+
+def _trust(flags: ServingFlags) -> TrustOptions:
+    front_proxy = FrontProxy(
+        allowed_names=flags.requestheader_allowed_names,
+        user_headers=flags.requestheader_username_headers,
+        uid_headers=flags.requestheader_uid_headers,
+        group_headers=flags.requestheader_group_headers,
+        extra_prefixes=flags.requestheader_extra_headers_prefix,
+    )
+    return TrustOptions(
+        client_ca_file=flags.client_ca_file,
+        front_proxy_ca_file=flags.requestheader_client_ca_file,
+        front_proxy=front_proxy,
+        skip_lookup=flags.authentication_skip_lookup,
+        tolerate_lookup_failure=flags.authentication_tolerate_lookup_failure,
+    )

@@ -1,0 +1,81 @@
+"""What becomes of a cluster that has no API server when sessions decide? What they want comes true, at once.
+
+For test kits, recordings and what-if: bound pods run, evicted ones are gone, groups and queues know it. A change costs
+what it costs the cache and the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.session.outcome import Outcome
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano.types import PodGroup, Queue
+
+
+class Settling:
+    """The objects round one engine, and how they change."""
+
+    def __init__(self, engine: BatchEngine) -> None:
+        self.engine = engine
+        self.pods: dict[str, Pod] = {}
+        """By key, as last told."""
+
+    def see(self, item: KubeObject) -> None:
+        """Something that the cache holds already, or that is no business of its own."""
+        if isinstance(item, Pod):
+            self.pods[item.key] = item
+            self.engine.observe(item)
+
+    def add(self, objects: Iterable[KubeObject]) -> None:
+        """Objects that are new, or that have changed, as an API server would show them."""
+        cache = self.engine.cache
+        for item in objects:
+            if isinstance(item, Node):
+                cache.add_node(item)
+            elif not isinstance(item, Pod):
+                cache.put(item)
+            elif item.spec.node_name and (cache.pod(item.uid) is None or cache.is_assumed(item.uid)):
+                cache.add_pod(item)
+            elif item.spec.node_name:
+                cache.update_pod(item)
+            self.see(item)
+
+    def remove(self, objects: Iterable[KubeObject]) -> None:
+        """Objects that are gone."""
+        cache = self.engine.cache
+        for item in objects:
+            if isinstance(item, Node):
+                cache.remove_node(item.name)
+            elif not isinstance(item, Pod):
+                cache.drop(item)
+            else:
+                if cache.pod(item.uid) is not None:
+                    cache.remove_pod(item)
+                self.engine.withdraw(item)
+                self.pods.pop(item.key, None)
+
+    def settle(self, outcome: Outcome) -> None:
+        """Let what a session decided come true."""
+        for key, node in outcome.binds.items():
+            pod = self.pods[key].bound_to(node)
+            self.add([replace(pod, status=replace(pod.status, phase="Running", nominated_node_name=""))])
+        self.remove([self.pods[key] for key in outcome.evicts])
+        for key, message in outcome.messages.items():
+            pod = self.pods[key]
+            if message.nominated_node != pod.status.nominated_node_name:
+                self.add([replace(pod, status=replace(pod.status, nominated_node_name=message.nominated_node))])
+        self._settle_groups(outcome)
+
+    def _settle_groups(self, outcome: Outcome) -> None:
+        catalog = self.engine.cache.catalog
+        for key, group in outcome.groups.items():
+            self.add([replace(catalog.table(PodGroup)[key], status=group.status)])
+        for name, held in outcome.queues.items():
+            queue = catalog.table(Queue)[name]
+            amounts = {resource: str(amount) for resource, amount in held.items()}
+            self.add([replace(queue, status=replace(queue.status, allocated=amounts))])

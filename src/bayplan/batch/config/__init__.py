@@ -1,0 +1,1 @@
+"""volcano-scheduler.conf: actions, tiers, plugin arguments, and the switches that fix quirks of Volcano."""

@@ -1,0 +1,202 @@
+"""What did the configuration give a plugin or an action, in the type that it needs?
+
+Asked by plugins when a session opens and by actions when they run. A value that does not fit is never an error: the
+default is kept, and a sentence in `warnings` names the owner, the key and the value. The conversions are Volcano's own,
+and narrow ones: `1.0` and `"1"` are no integers, `"yes"` is no truth, but `"t"` and `"1"` are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bayplan.codec.go_text import go_value
+
+T = TypeVar("T")
+
+TRUTHS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True)
+TRUTHS |= dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)
+_INT64_MAX = 2**63 - 1
+_ZEROS: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: ""}
+
+
+class Arguments:
+    """The `arguments` of one plugin or action."""
+
+    __slots__ = ("_values", "owner", "warnings")
+
+    def __init__(self, values: Mapping[str, Any] | None = None, *, owner: str = "") -> None:
+        self._values = {} if values is None else values
+        self.owner = owner
+        self.warnings: list[str] = []
+        """What could not be used so far, each once."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Arguments({dict(self._values)!r}, owner={self.owner!r})"
+
+    def get_int(self, key: str, default: int = 0) -> int:
+        """An integer; floats, texts and truths are none."""
+        value = self._values.get(key)
+        return value if _is_int(value) else self._kept(key, "int", default)
+
+    def get_float(self, key: str, default: float = 0.0) -> float:
+        """A float or an integer."""
+        value = self._values.get(key)
+        if isinstance(value, float) or _is_int(value):
+            return float(value)
+        return self._kept(key, "float64", default)
+
+    def get_bool(self, key: str, default: bool = False) -> bool:
+        """A truth, or a text such as "true", "T" or "0"."""
+        value = self._values.get(key)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value in TRUTHS:
+            return TRUTHS[value]
+        return self._kept(key, "bool", default)
+
+    def get_str(self, key: str, default: str = "") -> str:
+        value = self._values.get(key)
+        return value if isinstance(value, str) else self._kept(key, "string", default)
+
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """The value as `kind`: a plain type, a list, a dictionary or a dataclass of such; None if it is missing.
+
+        Keys of a dataclass are matched without regard to case (`resourceWeight` fills `resource_weight`), unknown ones
+        are passed over, missing ones keep the field's default. A null is the type's empty value, floats are cut to
+        integers, and nothing is read out of a text. What does not fit counts as missing.
+        """
+        if key not in self._values:
+            return None
+        try:
+            found: T = _converted(self._values[key], kind, "")
+        except _Misfit as fault:
+            named = getattr(kind, "__name__", kind)
+            self.warn(f"Could not parse argument for key {key} to type {named}: {fault}; the default is used")
+            return None
+        return found
+
+    def _kept(self, key: str, wanted: str, default: T) -> T:
+        value = self._values.get(key)
+        if value is not None:
+            self.warn(
+                f"Could not parse argument: {go_value(value)} for key {key} to {wanted}; {go_value(default)} is used"
+            )
+        return default
+
+    def warn(self, sentence: str) -> None:
+        """Report a value that cannot be used, say because it is out of range."""
+        told = f"{self.owner}: {sentence}" if self.owner else sentence
+        if told not in self.warnings:
+            self.warnings.append(told)
+
+
+class _Misfit(Exception):
+    """A value does not have the type that is wanted."""
+
+
+def _is_int(value: Any) -> TypeGuard[int]:
+    """Whether Go holds the value as an int: a truth is none, and what needs 64 bits without a sign is another type."""
+    return isinstance(value, int) and not isinstance(value, bool) and value <= _INT64_MAX
+
+
+def _converted(value: Any, kind: Any, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        (kind,) = (each for each in arguments if each is not NoneType)
+        return None if value is None else _converted(value, kind, where)
+    if kind in (Any, object):
+        return value
+    if kind in _ZEROS:
+        return _plain(value, kind, where)
+    if origin is list:
+        return _list(value, arguments[0], where)
+    if origin is dict:
+        return _dict(value, arguments[1], where)
+    return _struct(value, kind, where)
+
+
+def _plain(value: Any, kind: Any, where: str) -> Any:
+    if value is None:
+        return _ZEROS[kind]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and kind is int:
+        return _cut(value)
+    if type(value) is kind or (number and kind is float):
+        return kind(value)
+    go_type = {int: "int", float: "float64", bool: "bool", str: "string"}[kind]
+    raise _Misfit(
+        f"'{where}' expected type '{go_type}', got unconvertible type '{_go_type(value)}', value: '{go_value(value)}'"
+    )
+
+
+def _cut(number: int | float) -> int:
+    """A number as 64 bits; what does not fit is what Go makes of it on amd64."""
+    if isinstance(number, int):
+        return number if number <= _INT64_MAX else number - 2**64
+    return int(number) if abs(number) < 2.0**63 else -(2**63)
+
+
+def _list(value: Any, item: Any, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _Misfit(f"'{where}': source data must be an array or slice, got {_go_kind(value)}")
+    return [_converted(each, item, f"{where}[{position}]") for position, each in enumerate(value)]
+
+
+def _dict(value: Any, item: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _Misfit(f"'{where}' expected a map, got '{_go_kind(value)}'")
+    return {
+        _plain(key, str, f"{where}[{go_value(key)}]"): _converted(each, item, f"{where}[{go_value(key)}]")
+        for key, each in value.items()
+    }
+
+
+def _struct(value: Any, kind: Any, where: str) -> Any:
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(
+            f"no argument can be read as {kind!r}; "
+            "name a plain type, list[int], dict[str, int] or the like, or a dataclass of such"
+        )
+    if not isinstance(value, Mapping | NoneType):
+        raise _Misfit(f"'{where}' expected a map, got '{_go_kind(value)}'")
+    given = {str(key).lower(): each for key, each in (value or {}).items() if isinstance(key, str)}
+    hints = get_type_hints(kind)
+    found = {}
+    for each in dataclasses.fields(kind):
+        name = each.name.replace("_", "")
+        if given.get(name) is not None:
+            found[each.name] = _converted(given[name], hints[each.name], f"{where}.{name}".lstrip("."))
+    return kind(**found)  # type: ignore[operator]
+
+
+def _go_kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "map"
+    return "slice" if isinstance(value, list) else _go_type(value)
+
+
+def _go_type(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "map[interface {}]interface {}"
+    if isinstance(value, list):
+        return "[]interface {}"
+    return {bool: "bool", int: "int", float: "float64", str: "string"}.get(type(value), type(value).__name__)

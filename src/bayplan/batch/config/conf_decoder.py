@@ -1,0 +1,218 @@
+"""What do the fields of a volcano-scheduler.conf hold, read as go-yaml reads it into Volcano's structs?
+
+Asked by `conf` once a load. A document is walked together with a shape; type faults are collected, all of them, with
+the words and lines of go-yaml v2. What go-yaml passes over in silence (keys it does not know, keys given twice) is
+noted, so that a person can be told. The reader's habits that decide what a file means are all here:
+
+* a text field takes any scalar as it is written; a flag takes the truths of YAML 1.1 and nothing else;
+* `~` and `null` unset a flag, but `Null` and `NULL` turn it off; a null element of a list is an empty struct;
+* a struct or a list that is given twice, or merged by `<<`, is set field by field, and its last value counts; the
+  maps of `arguments` and `metrics` are added to.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.codec.go_text import go_syntax
+from bayplan.codec.yaml_nodes import (
+    MAX_DEPTH,
+    Aliases,
+    Node,
+    NodeKind,
+    read_nodes,
+    too_deep,
+)
+from bayplan.codec.yaml_scalars import resolved
+from bayplan.errors import ObjectError
+
+_SEQ, _MAP = "!!seq", "!!map"
+_LONGEST_VALUE, _SHOWN_VALUE = 10, 7  # bytes of a wrong value that a complaint shows
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a place of the document must hold; `go_type` is what complaints call it."""
+
+    go_type: str
+    zero: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListShape(Shape):
+    item: Shape = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MapShape(Shape):
+    value: Shape = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StructShape(Shape):
+    """Decoded as a dictionary of the fields that are given."""
+
+    fields: Mapping[str, Shape] = field(kw_only=True)
+
+
+TEXT = Shape("string", "")
+FLAG = Shape("bool", False)
+ANY = Shape("interface {}")
+
+
+@dataclass(slots=True)
+class Decoded:
+    """The fields of a document, and what a person may want to know about it."""
+
+    value: dict[str, Any]
+    faults: list[str]
+    notes: list[str]
+
+
+def decode(text: str, shape: StructShape) -> Decoded:
+    """Read the first document of the text; raises `ObjectError` where it is no YAML."""
+    decoder = _Decoder()
+    root = next(read_nodes(text), None)
+    value = decoder.document(root, shape) if root is not None else None
+    return Decoded(value or {}, decoder.faults, decoder.notes)
+
+
+_Answer = tuple[bool, Any]
+"""Whether the value fits, and the value."""
+
+
+class _Decoder:
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.notes: list[str] = []
+        self._aliases = Aliases()
+
+    def document(self, root: Node, shape: StructShape) -> Any:
+        self._aliases.count()
+        return self._value(root, shape, None, 0)[1]
+
+    def _value(self, node: Node, shape: Shape, current: Any, depth: int) -> _Answer:
+        """The value of a node for a place that holds `current` until now."""
+        self._aliases.count()
+        if depth > MAX_DEPTH:
+            raise too_deep(f"yaml: line {node.line}: ")
+        if node.kind is NodeKind.ALIAS:
+            with self._aliases.followed(node) as target:
+                return self._value(target, shape, current, depth + 1)
+        if node.kind is NodeKind.SCALAR:
+            return self._scalar(node, shape)
+        if node.kind is NodeKind.SEQUENCE:
+            return self._sequence(node, shape, depth)
+        return self._mapping(node, shape, current, depth)
+
+    def _scalar(self, node: Node, shape: Shape) -> _Answer:
+        tag, value = resolved(node.content, node.tag, plain=node.plain)
+        if value is None:
+            return True, None if shape is FLAG and _is_null(node) else shape.zero
+        if shape is TEXT:
+            return True, value if tag == "!!binary" else node.content
+        if shape is ANY:
+            return True, value
+        if shape is FLAG and _is_null(node):  # the word in quotes: go-yaml looks at it before it sees the quotes
+            return self._fault(node, tag, "*bool")
+        if shape is FLAG and isinstance(value, bool):
+            return True, value
+        return self._fault(node, tag, shape.go_type)
+
+    def _sequence(self, node: Node, shape: Shape, depth: int) -> _Answer:
+        if isinstance(shape, ListShape):
+            item = shape.item
+        elif shape is ANY:
+            item = ANY
+        else:
+            return self._fault(node, _SEQ, shape.go_type)
+        found = (self._value(child, item, None, depth + 1) for child in node.content)
+        return True, [value for good, value in found if good]
+
+    def _mapping(self, node: Node, shape: Shape, current: Any, depth: int) -> _Answer:
+        if isinstance(shape, StructShape):
+            members = {} if current is None else current
+            self._fill_struct(node, shape, members, depth)
+        elif isinstance(shape, MapShape):
+            members = {} if current is None else current
+            self._fill_map(node, TEXT, shape.value, members, depth)
+        elif shape is ANY:
+            members = {}
+            self._fill_map(node, ANY, ANY, members, depth)
+        else:
+            return self._fault(node, _MAP, shape.go_type)
+        return True, members
+
+    def _fill_struct(self, node: Node, shape: StructShape, members: dict[str, Any], depth: int) -> None:
+        own: set[str] = set()
+        for key_node, value_node in node.pairs():
+            if key_node.merges:
+                for mapping in value_node.merged():
+                    self._value(mapping, shape, members, depth + 1)
+                continue
+            good, key = self._value(key_node, TEXT, None, depth + 1)
+            if not good:
+                continue
+            place = shape.fields.get(key)
+            self._note(key_node, key, shape, twice=key in own)
+            own.add(key)
+            if place is None:
+                continue
+            fits, value = self._value(value_node, place, members.get(key), depth + 1)
+            if fits:
+                members[key] = value
+
+    def _fill_map(self, node: Node, key_shape: Shape, shape: Shape, members: dict[Any, Any], depth: int) -> None:
+        for key_node, value_node in node.pairs():
+            if key_node.merges:
+                for mapping in value_node.merged():
+                    self._merge_map(mapping, key_shape, shape, members, depth + 1)
+                continue
+            good, key = self._value(key_node, key_shape, None, depth + 1)
+            if isinstance(key, dict | list):
+                raise ObjectError(f"yaml: invalid map key: {go_syntax(key)}")
+            fits, value = self._value(value_node, shape, None, depth + 1) if good else (False, None)
+            if fits:
+                members[key] = value
+
+    def _merge_map(self, node: Node, key_shape: Shape, shape: Shape, members: dict[Any, Any], depth: int) -> None:
+        self._aliases.count()
+        if depth > MAX_DEPTH:
+            raise too_deep(f"yaml: line {node.line}: ")
+        if node.kind is NodeKind.ALIAS:
+            with self._aliases.followed(node) as target:
+                self._merge_map(target, key_shape, shape, members, depth + 1)
+        else:
+            self._fill_map(node, key_shape, shape, members, depth)
+
+    def _fault(self, node: Node, tag: str, go_type: str) -> _Answer:
+        tag = node.tag or tag
+        value = node.content if node.kind is NodeKind.SCALAR else ""
+        if tag not in (_SEQ, _MAP):
+            value = f" `{_shortened(value)}`"
+        self.faults.append(f"line {node.line}: cannot unmarshal {tag}{value} into {go_type}")
+        return False, None
+
+    def _note(self, node: Node, key: str, shape: StructShape, *, twice: bool) -> None:
+        if key not in shape.fields:
+            close = difflib.get_close_matches(key, shape.fields, n=1, cutoff=0.8)
+            remedy = f"; did you mean {close[0]}?" if close else ""
+            self.notes.append(f"line {node.line}: {key!r} is no key here and is ignored{remedy}")
+        elif twice:
+            self.notes.append(f"line {node.line}: {key} is given twice; the last one counts")
+
+
+def _is_null(node: Node) -> bool:
+    """What go-yaml takes for null before it follows a pointer."""
+    if node.tag:
+        return node.tag == "!!null"
+    return node.content in ("null", "~") or (not node.content and node.plain)
+
+
+def _shortened(value: str) -> str:
+    """A wrong value as complaints show it; lengths are in bytes."""
+    data = value.encode()
+    return value if len(data) <= _LONGEST_VALUE else data[:_SHOWN_VALUE].decode("utf-8", "replace") + "..."

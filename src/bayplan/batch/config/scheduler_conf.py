@@ -1,0 +1,302 @@
+"""Which actions run in a session, which plugins in which tiers, and with what arguments?
+
+Reads a volcano-scheduler.conf as Volcano's scheduler does: unknown keys are passed over (and noted), type faults refuse
+the whole document, flags that the file does not give are on, except `enableHierarchy` and `EnabledClusterOrder`. Asked
+when the engine starts and each time the file changes; `ConfLoader` keeps the last good configuration meanwhile.
+Cost: about a millisecond a load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.config.conf_decoder import (
+    ANY,
+    FLAG,
+    TEXT,
+    ListShape,
+    MapShape,
+    StructShape,
+    decode,
+)
+from bayplan.codec.go_text import go_value
+from bayplan.errors import ConfigError, ObjectError
+
+DEFAULT_CONF = """\
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+  - name: conformance
+- plugins:
+  - name: overcommit
+  - name: drf
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
+"""What runs until a file has been loaded."""
+
+BUILT_IN_ACTIONS = (
+    "enqueue",
+    "allocate",
+    "backfill",
+    "preempt",
+    "reclaim",
+    "shuffle",
+    "gangpreempt",
+    "gangreclaim",
+)
+
+ENABLE_HIERARCHY = "enableHierarchy"
+ENABLED_CLUSTER_ORDER = "EnabledClusterOrder"
+
+DEFAULTED_FLAGS = (
+    "enableJobOrder",
+    "enableJobReady",
+    "enableJobPipelined",
+    "enableTaskOrder",
+    "enablePreemptable",
+    "enableReclaimable",
+    "enablePreemptive",
+    "enableQueueOrder",
+    "enablePredicate",
+    "enableBestNode",
+    "enableNodeOrder",
+    "enableTargetJob",
+    "enableReservedNodes",
+    "enableJobEnqueued",
+    "enabledVictim",
+    "enableJobStarving",
+    "enabledOverused",
+    "enabledAllocatable",
+    "enabledHyperNodeOrder",
+    "enabledSubJobReady",
+    "enabledSubJobPipelined",
+    "enabledSubJobOrder",
+    "enabledHyperNodeGradient",
+)
+"""The flags that are on unless the file turns them off, in the file's own spelling, `enabled` here and there."""
+
+FLAGS = (*DEFAULTED_FLAGS, ENABLE_HIERARCHY, ENABLED_CLUSTER_ORDER)
+"""Every flag of a plugin. The last two are off unless the file turns them on."""
+
+PAGE = "docs/batch-configuration.md"
+_NO_ACTION = "failed to find Action"
+_HIERARCHY_CONFLICT = "proportion and drf with hierarchy enabled conflicts"
+
+_ARGUMENTS = MapShape("map[string]interface {}", value=ANY)
+_PLUGIN = StructShape("conf.PluginOption", fields={"name": TEXT, "arguments": _ARGUMENTS} | dict.fromkeys(FLAGS, FLAG))
+_TIER = StructShape("conf.Tier", fields={"plugins": ListShape("[]conf.PluginOption", item=_PLUGIN)})
+_CONFIGURATION = StructShape("conf.Configuration", fields={"name": TEXT, "arguments": _ARGUMENTS})
+_DOCUMENT = StructShape(
+    "conf.SchedulerConfiguration",
+    fields={
+        "actions": TEXT,
+        "tiers": ListShape("[]conf.Tier", item=_TIER),
+        "configurations": ListShape("[]conf.Configuration", item=_CONFIGURATION),
+        "metrics": MapShape("map[string]string", value=TEXT),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOption:
+    """A plugin as a tier lists it. A flag that is absent is unset, which a session takes for off."""
+
+    name: str
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def enabled(self, key: str) -> bool:
+        """Whether the flag of this spelling is on; unset is off."""
+        return self.flags.get(key, False)
+
+    def defaulted(self) -> PluginOption:
+        """With every flag that a file may leave out turned on."""
+        return replace(self, flags=dict.fromkeys(DEFAULTED_FLAGS, True) | dict(self.flags))
+
+
+Tier = tuple[PluginOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionConfiguration:
+    """The arguments of an action."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfiguration:
+    """What a volcano-scheduler.conf says, with the defaults filled in."""
+
+    actions: tuple[str, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+    configurations: tuple[ActionConfiguration, ...] = ()
+    metrics: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was passed over in silence upstream: keys that are not known, or given twice."""
+
+    @property
+    def plugins(self) -> tuple[PluginOption, ...]:
+        """The plugins of all tiers, in order."""
+        return tuple(plugin for tier in self.tiers for plugin in tier)
+
+    def action_arguments(self, action: str) -> Arguments:
+        """The arguments of an action: those of the first entry with its name."""
+        found = next((each.arguments for each in self.configurations if each.name == action), {})
+        return Arguments(found, owner=action)
+
+
+def load(text: str, actions: Collection[str] = BUILT_IN_ACTIONS) -> BatchConfiguration:
+    """Read a volcano-scheduler.conf; raises `ConfigError`. `actions` are the names that may be asked for."""
+    try:
+        document = decode(text, _DOCUMENT)
+    except ObjectError as fault:
+        raise ConfigError(str(fault), stage="decoding") from None
+    if document.faults:
+        lines = "".join(f"\n  {fault}" for fault in document.faults)
+        raise ConfigError(f"yaml: unmarshal errors:{lines}", stage="decoding")
+    found = document.value
+    tiers = tuple(_tier(raw) for raw in found.get("tiers") or ())
+    return BatchConfiguration(
+        actions=_actions(found.get("actions") or "", actions),
+        tiers=tiers,
+        configurations=tuple(_configuration(raw or {}) for raw in found.get("configurations") or ()),
+        metrics=found.get("metrics"),
+        notes=tuple(document.notes),
+    )
+
+
+def load_default() -> BatchConfiguration:
+    """What runs where no file was given."""
+    return load(DEFAULT_CONF)
+
+
+def as_file(configuration: BatchConfiguration) -> dict[str, Any]:
+    """The configuration as the file that says it in full: every flag that is set, no default left to be guessed."""
+    found: dict[str, Any] = {
+        "actions": ", ".join(configuration.actions),
+        "tiers": [{"plugins": [_told_plugin(plugin) for plugin in tier]} for tier in configuration.tiers],
+    }
+    if configuration.configurations:
+        found["configurations"] = [_told_arguments(each.name, each.arguments) for each in configuration.configurations]
+    if configuration.metrics is not None:
+        found["metrics"] = dict(configuration.metrics)
+    return found
+
+
+def dump(configuration: BatchConfiguration) -> dict[str, Any]:
+    """The configuration as plain data that JSON can carry: tiers as lists of plugins, infinities as texts."""
+    found = plain(as_file(configuration))
+    return {
+        "actions": list(configuration.actions),
+        "tiers": [tier["plugins"] for tier in found["tiers"]],
+        "configurations": found.get("configurations", []),
+        "metrics": found.get("metrics"),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A value of the file in JSON's words: it has none for infinities, nor for keys that are no texts."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else go_value(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return go_value(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _told_plugin(plugin: PluginOption) -> dict[str, Any]:
+    flags = {key: plugin.flags[key] for key in FLAGS if key in plugin.flags}
+    return {"name": plugin.name, **flags, **_told_arguments(plugin.name, plugin.arguments)}
+
+
+def _told_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "arguments": dict(arguments)} if arguments else {"name": name}
+
+
+def _tier(raw: dict[str, Any] | None) -> Tier:
+    plugins = tuple(_plugin(each or {}) for each in (raw or {}).get("plugins") or ())
+    hierarchical = any(each.name == "drf" and each.enabled(ENABLE_HIERARCHY) for each in plugins)
+    if hierarchical and any(each.name == "proportion" for each in plugins):
+        raise ConfigError(_HIERARCHY_CONFLICT, stage="validation")
+    return plugins
+
+
+def _plugin(raw: dict[str, Any]) -> PluginOption:
+    flags = {key: raw[key] for key in FLAGS if raw.get(key) is not None}
+    return PluginOption(raw.get("name", ""), flags, raw.get("arguments") or {}).defaulted()
+
+
+def _configuration(raw: dict[str, Any]) -> ActionConfiguration:
+    return ActionConfiguration(raw.get("name", ""), raw.get("arguments") or {})
+
+
+def _actions(text: str, known: Collection[str]) -> tuple[str, ...]:
+    for name in text.split(","):
+        if name.strip() not in known:
+            raise ConfigError(f"{_NO_ACTION} {name}", stage="validation")
+    return tuple(name.strip() for name in text.split(","))
+
+
+def remedy_for(fault: ConfigError, actions: Collection[str]) -> str:
+    """What to do about a file that was refused: Volcano's words say what happened and no more."""
+    if not str(fault).startswith(_NO_ACTION):
+        return f"see {PAGE}"
+    known = f"known actions: {', '.join(actions)}"
+    if str(fault).strip() == _NO_ACTION:
+        return f"`actions` is missing or empty, or one of its commas has no name beside it; {known}"
+    return known
+
+
+_LAST_STAYS = "the configuration that was in force stays so"
+_BUILT_IN_STAYS = "until that is mended the built-in configuration is in force"
+
+
+class ConfLoader:
+    """The configuration that is in force: the last one that was good, the built-in one to begin with."""
+
+    def __init__(
+        self, *, actions: Collection[str] = BUILT_IN_ACTIONS, initial: BatchConfiguration | None = None
+    ) -> None:
+        self._actions = actions
+        self.current = load_default() if initial is None else initial
+        self._in_force = _BUILT_IN_STAYS if initial is None else _LAST_STAYS
+        self.refused: str | None = None
+        """Why the text that was offered last is not in force; None if it is."""
+
+    def allow(self, actions: Collection[str]) -> None:
+        """What the next text may name."""
+        self._actions = actions
+
+    def offer(self, text: str) -> bool:
+        """Put a text in force if it is good. If not, everything stays as it is, and `refused` says why."""
+        return self._offer(text, "")
+
+    def reload(self, path: Path) -> bool:
+        """`offer` the content of a file."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as fault:
+            return self._refuse(f"{path} cannot be read: {fault}")
+        return self._offer(text, f"{path}: ")
+
+    def _offer(self, text: str, origin: str) -> bool:
+        try:
+            self.current = load(text.rstrip(), self._actions)
+        except ConfigError as fault:
+            return self._refuse(f"{origin}{fault}; {remedy_for(fault, self._actions)}")
+        self.refused, self._in_force = None, _LAST_STAYS
+        return True
+
+    def _refuse(self, why: str) -> bool:
+        self.refused = f"{why}; {self._in_force}"
+        return False

@@ -1,0 +1,204 @@
+"""GPU cards that pods share, by node: what both ways of sharing have in common.
+
+`deviceshare` makes one pool a session. The cards of a node are read when the node is first looked at and then follow
+the session; what was found out about a node for one kind of request is kept until something happens there. Cost: some
+microseconds a node and kind of request, once, and again for a node that changed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from bayplan.batch.model.nodes import FloatVector, Node, Nodes
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
+from bayplan.framework.api.status import Status, error, unschedulable
+from bayplan.snapshot import BoolVector
+
+_UNCOUNTED = (None, TaskStatus.RELEASING, TaskStatus.PIPELINED)
+
+C = TypeVar("C")
+R = TypeVar("R", bound=Hashable)
+
+
+class Fit(NamedTuple):
+    """Whether a node's cards will do ("" if so, else why not), and how good they are."""
+
+    refused: str
+    score: float = 0.0
+
+
+class CardPool(ABC, Generic[C, R]):
+    """The cards of all nodes. C is what a node has, R what a pod asks for."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._cards: dict[int, C | None] = {}  # by row
+        self._fits: dict[int, dict[R, Fit]] = {}  # by row, until the row changes
+        self._requests: dict[str, R | None] = {}  # by uid
+
+    # what a way of sharing says ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read_request(self, task: Task) -> R | None:
+        """What the pod asks for; None where it does not concern this pool."""
+
+    @abstractmethod
+    def read_cards(self, node: Node) -> C | None:
+        """The cards of a node with nobody on them; None where it has none, so that nothing is checked there."""
+
+    @abstractmethod
+    def copied(self, cards: C) -> C: ...
+
+    @abstractmethod
+    def put(self, cards: C, task: Task) -> None:
+        """Count a pod where it says that it is."""
+
+    @abstractmethod
+    def take(self, cards: C, task: Task) -> None: ...
+
+    @abstractmethod
+    def fit(self, cards: C, request: R, *, weighed: bool = True) -> Fit:
+        """Whether the cards will do. Nothing is changed."""
+
+    def last_score(self, cards: C) -> float:  # noqa: ARG002
+        """What the last kind of request that fitted made of the cards."""
+        return 0.0
+
+    @abstractmethod
+    def choose(self, cards: C, task: Task, request: R) -> dict[str, str] | None:
+        """Give the pod cards: what to write onto it, nothing if it has them already. None where there are none."""
+
+    @abstractmethod
+    def give_back(self, cards: C, task: Task) -> Iterable[str] | None:
+        """Undo what was chosen; which annotations go. None: they cannot, and nothing is undone."""
+
+    # asking -----------------------------------------------------------------------------------------------------
+
+    def request(self, task: Task) -> R | None:
+        if task.uid not in self._requests:
+            self._requests[task.uid] = self.read_request(task)
+        return self._requests[task.uid]
+
+    def cards(self, row: int) -> C | None:
+        if row not in self._cards:
+            node = self._session.nodes.at(row)
+            made = self._cards[row] = self.read_cards(node)
+            if made is not None:
+                for task in node.tasks.values():
+                    if task.held_as not in _UNCOUNTED:
+                        self.put(made, task)
+        return self._cards[row]
+
+    def ask(self, request: R, row: int) -> Fit:
+        """Whether the cards of a row will do, as they are at the moment."""
+        known = self._fits.setdefault(row, {})
+        found = known.get(request)
+        if found is None:
+            cards = self.cards(row)
+            found = known[request] = Fit("") if cards is None else self.fit(cards, request)
+        return found
+
+    def scores(self, task: Task, nodes: Nodes) -> FloatVector:
+        """How good the cards of each node are, as was found when they were asked about; 0 where they are not."""
+        request = self.request(task)
+        if request is None:
+            return np.zeros(len(nodes))
+        return np.array([self._found(request, row) for row in nodes.rows.tolist()], dtype=np.float64)
+
+    def _found(self, request: R, row: int) -> float:
+        known = self._fits.get(row, {}).get(request)
+        if known is not None:
+            return known.score
+        cards = self.cards(row)
+        return 0.0 if cards is None else self.last_score(cards)
+
+    # DevicePool -------------------------------------------------------------------------------------------------
+
+    def hold(self, task: Task, node: Node) -> None:
+        cards = self.cards(node.row)
+        if cards is not None:
+            self.put(cards, task)
+            self._note(node)
+
+    def free(self, task: Task, node: Node) -> None:
+        cards = self.cards(node.row)
+        if cards is not None:
+            self.take(cards, task)
+            self._note(node)
+
+    def allocate(self, task: Task, node: Node) -> Status | None:
+        request, cards = self.request(task), self.cards(node.row)
+        if request is None or cards is None:
+            return None
+        notes = self.choose(cards, task, request)
+        self._note(node)
+        if notes is None:
+            return error(f"the node {node.name} can't place the pod {task.name} in ns {task.namespace}")
+        if notes:
+            self._session.annotations.setdefault(task.key, {}).update(notes)
+        return None
+
+    def release(self, task: Task, node: Node) -> bool:
+        cards = self.cards(node.row)
+        if self.request(task) is None or cards is None:
+            return True
+        gone = self.give_back(cards, task)
+        if gone is None:
+            return False
+        notes = self._session.annotations.get(task.key, {})
+        for key in gone:
+            notes.pop(key, None)
+        if not notes:
+            self._session.annotations.pop(task.key, None)
+        self._note(node)
+        return True
+
+    def simulate(self, trial: Simulation) -> Status | None:
+        """Whether the cards would do once those who are gone in the trial are gone."""
+        request, cards = self.request(trial.task), self.cards(trial.node.row)
+        if request is None or cards is None:
+            return None
+        cards = self.copied(cards)
+        for uid, task in trial.node.tasks.items():
+            if uid not in trial.tasks and task.held_as not in _UNCOUNTED:
+                self.take(cards, task)
+        refused = self.fit(cards, request, weighed=False).refused
+        return unschedulable(refused) if refused else None
+
+    def queue_amounts(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+    def _note(self, node: Node) -> None:
+        self._fits.pop(node.row, None)
+        self._session.touched.note(node.row)
+
+
+class CardVerdicts(Generic[C, R]):
+    """What a pool says of every row, for one kind of request."""
+
+    def __init__(self, pool: CardPool[C, R], count: int) -> None:
+        self._pool = pool
+        self._request: R | None = None
+        self.says_no: BoolVector = np.zeros(count, dtype=np.bool_)
+        self.grave: BoolVector = np.zeros(count, dtype=np.bool_)  # never: who is evicted leaves cards
+
+    def refresh(self, task: Task, touched: Sequence[int] | None) -> bool:
+        self._request = self._pool.request(task)
+        if self._request is None:
+            return False
+        rows = range(len(self.says_no)) if touched is None else touched
+        for row in rows:
+            self.says_no[row] = bool(self._pool.ask(self._request, row).refused)
+        return touched is None
+
+    def statuses(self, row: int) -> tuple[Status, ...]:
+        if self._request is None or not self.says_no[row]:
+            return ()
+        return (unschedulable(self._pool.ask(self._request, row).refused),)

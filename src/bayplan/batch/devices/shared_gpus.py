@@ -1,0 +1,161 @@
+"""GPUs shared by memory, or given out by number: `volcano.sh/gpu-memory` and `volcano.sh/gpu-number`.
+
+A node says how many cards it has and how much memory all of them have together; a pod that has been given a card says
+which in `volcano.sh/gpu-index`. By memory a pod gets the first card with enough of it, by number cards that nobody
+uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bayplan.batch.devices.card_pools import CardPool, Fit
+from bayplan.batch.model.nodes import Node
+from bayplan.batch.model.tasks import Task, parse_int
+from bayplan.batch.session.session import Session
+from bayplan.codec.quantity import parse_quantity
+from bayplan.objects.core import Container, Pod
+
+GPU_MEMORY = "volcano.sh/gpu-memory"
+GPU_NUMBER = "volcano.sh/gpu-number"
+GPU_INDEX = "volcano.sh/gpu-index"
+PREDICATE_TIME = "volcano.sh/predicate-time"
+UNHEALTHY = "volcano.sh/gpu-unhealthy-ids"
+_UNSIGNED = 1 << 64
+
+
+class GpuRequest(NamedTuple):
+    """What a pod asks for: memory of one card, and so many cards of its own."""
+
+    memory: int
+    number: int
+
+
+@dataclass(slots=True)
+class Gpus:
+    """The cards of one node."""
+
+    node: str
+    memory: int  # of each card
+    users: dict[int, dict[str, int]]  # by card: the memory that each pod has of it
+
+    def with_memory(self, memory: int) -> list[int]:
+        """Cards that have so much left. A card of which more is used than there is counts as endless: the amount
+        upstream is unsigned."""
+        left = {card: (self.memory - sum(users.values())) % _UNSIGNED for card, users in self.users.items()}
+        return [card for card in sorted(left) if left[card] >= memory]
+
+    def unused(self, number: int) -> list[int]:
+        """So many cards that nobody uses; none where there are fewer."""
+        found = [card for card in sorted(self.users) if not self.users[card]]
+        return found[:number] if len(found) >= number else []
+
+
+class SharedGpus(CardPool[Gpus, GpuRequest]):
+    """GPUs by memory or by number, never by both."""
+
+    def __init__(self, session: Session, *, by_memory: bool, by_number: bool) -> None:
+        super().__init__(session)
+        self._by_memory = by_memory
+        self._by_number = by_number
+        self._bare: set[str] = set()  # pods (by uid) whose own annotations have been taken off
+
+    def read_request(self, task: Task) -> GpuRequest | None:
+        asked = _asked(task.pod)
+        concerned = (self._by_memory and asked.memory > 0) or (self._by_number and asked.number > 0)
+        return asked if concerned else None
+
+    def read_cards(self, node: Node) -> Gpus | None:
+        capacity = node.node.status.capacity
+        if GPU_MEMORY not in capacity or GPU_NUMBER not in capacity:
+            return None
+        number = parse_quantity(capacity[GPU_NUMBER]).value()
+        if number == 0:
+            return None
+        ill = _numbers(node.node.metadata.annotations.get(UNHEALTHY, ""))
+        memory = int(parse_quantity(capacity[GPU_MEMORY]).value() / number)
+        return Gpus(node.name, memory, {card: {} for card in range(number) if card not in ill})
+
+    def copied(self, cards: Gpus) -> Gpus:
+        return Gpus(cards.node, cards.memory, {card: dict(users) for card, users in cards.users.items()})
+
+    def put(self, cards: Gpus, task: Task) -> None:
+        for card in _given(task.pod):
+            if card in cards.users:
+                asked = _asked(task.pod)
+                if asked.memory > 0 or asked.number > 0:
+                    cards.users[card][task.uid] = asked.memory
+
+    def take(self, cards: Gpus, task: Task) -> None:
+        for card in _given(task.pod):
+            cards.users.get(card, {}).pop(task.uid, None)
+
+    def fit(self, cards: Gpus, request: GpuRequest, *, weighed: bool = True) -> Fit:  # noqa: ARG002
+        if self._by_memory and request.memory > 0 and not cards.with_memory(request.memory):
+            return Fit(f"GpuShare no enough gpu memory on node {cards.node}")
+        if self._by_number and request.number > 0 and not cards.unused(request.number):
+            return Fit(f"GpuNumber no enough gpu number on node {cards.node}")
+        return Fit("")
+
+    def choose(self, cards: Gpus, task: Task, request: GpuRequest) -> dict[str, str] | None:
+        chosen: list[int] = []
+        if request.memory > 0:
+            chosen = cards.with_memory(request.memory)[:1]
+            if not self._give(cards, chosen, task, request):
+                return None
+        if request.number > 0:
+            chosen = cards.unused(request.number)
+            if not self._give(cards, chosen, task, request):
+                return None
+        nanoseconds = int(self._session.clock.now().timestamp() * 1_000_000) * 1000
+        return {GPU_INDEX: ",".join(map(str, chosen)), PREDICATE_TIME: str(nanoseconds)}
+
+    @staticmethod
+    def _give(cards: Gpus, chosen: list[int], task: Task, request: GpuRequest) -> bool:
+        for card in chosen:
+            cards.users[card][task.uid] = request.memory
+        return bool(chosen)
+
+    def give_back(self, cards: Gpus, task: Task) -> Iterable[str] | None:
+        """Only a card that the pod named when the session opened becomes free.
+
+        Upstream forgets the one that it chose itself, so a gang that did not start keeps its cards from others until
+        the session is over. And it cannot take annotations off a pod that has none, or has none any more."""
+        said = {} if task.uid in self._bare else task.pod.metadata.annotations
+        said = {**said, **self._session.annotations.get(task.key, {})}
+        if GPU_INDEX not in said or PREDICATE_TIME not in said:
+            return None
+        self._bare.add(task.uid)
+        self.take(cards, task)
+        return GPU_INDEX, PREDICATE_TIME
+
+
+def _asked(pod: Pod) -> GpuRequest:
+    return GpuRequest(_most(pod, GPU_MEMORY), _most(pod, GPU_NUMBER))
+
+
+def _most(pod: Pod, resource: str) -> int:
+    """The limits of all containers, or of one init container if that is more."""
+    running = sum(_limit(container, resource) for container in pod.spec.containers)
+    return max(running, *(_limit(container, resource) for container in pod.spec.init_containers), 0)
+
+
+def _limit(container: Container, resource: str) -> int:
+    limits = container.resources.limits
+    return parse_quantity(limits[resource]).value() if resource in limits else 0
+
+
+def _given(pod: Pod) -> list[int]:
+    """The cards that a pod says it has; none if it says nonsense."""
+    text = pod.metadata.annotations.get(GPU_INDEX)
+    if text is None:
+        return []
+    parts = text.split(",")
+    cards = _numbers(text)
+    return cards if len(cards) == len(parts) else []
+
+
+def _numbers(text: str) -> list[int]:
+    return [number for part in text.split(",") if (number := parse_int(part)) is not None]

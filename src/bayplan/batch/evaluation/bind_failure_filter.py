@@ -1,0 +1,59 @@
+"""Where is a task not to be tried, because the binder has lately given it up there? And when not at all?
+
+A part of every session whose pods are bound by the binder, whatever plugins are listed: without it a binding that is
+always refused would be asked for in session after session, and others would wait. Asked before all predicates, and once
+more at commits, for actions need not ask. Cost: one mask for each task that has failed; the others share an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayplan.batch.evaluation.node_points import NODE_ALONE, NodeFn
+from bayplan.batch.model.nodes import Nodes
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.framework.api.plugin import Rejection
+from bayplan.framework.api.status import Status, error
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED, BindFailures
+
+OWNER = "BindRequestBinder"
+"""Who does the same in the pod engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What is remembered of failures, as one session asks for it."""
+
+    failures: BindFailures
+
+    def predicate(self) -> NodeFn:
+        return NodeFn(OWNER, by_table=self._excluded, signature=self._class, depends_on=NODE_ALONE)
+
+    def objection(self, task: Task) -> Status | None:
+        """Why a task is not to be tried on any node."""
+        why = self.failures.blocked(task.uid)
+        return error(f"plugin {OWNER} pre-predicates failed {why}") if why else None
+
+    def allows(self, tasks: Iterable[Task]) -> bool:
+        """Whether each that is to be bound may be bound where it was put."""
+        failures = self.failures
+        return not any(
+            failures.blocked(task.uid) or task.node_name in failures.excluded(task.uid)
+            for task in tasks
+            if task.uid in failures.records and task.status is TaskStatus.ALLOCATED
+        )
+
+    def _class(self, task: Task) -> Hashable:
+        """A task that has failed before is like no other."""
+        return task.uid if task.uid in self.failures.records else ""
+
+    def _excluded(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:
+        excluded = self.failures.excluded(task.uid)
+        if excluded:
+            names = nodes.snapshot.nodes.names
+            mask = np.array([names[row] in excluded for row in nodes.rows.tolist()], dtype=np.bool_)
+            yield Rejection(mask, EXCLUDED, resolvable=False)

@@ -1,0 +1,102 @@
+"""Do the filters still agree, now that others have changed the cluster? Asked at a commit, of the nodes chosen alone.
+
+A session works on the cluster as it was when it opened. Room, host ports and promises are checked by the outbox. What
+others changed besides (a cordon, a taint, a label, a pod with anti-affinity, the counts of a spread, volumes) is seen
+by the filters of `predicates`, which are asked once more here, on the cluster of the moment. Tasks that wait for
+victims to go are left out: they are looked at again before they are bound. Cost: where nobody in sight has terms about
+other pods, one question for each class of tasks, about its rows; else one a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bayplan.batch.evaluation.framework_adapter import AFFINITY, listen, sits_out
+from bayplan.batch.model.snapshot_changes import LiveView
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER
+from bayplan.framework.api.plugin import NarrowTo
+from bayplan.framework.api.status import Code
+from bayplan.framework.runtime.plugin_call import FAULTS, as_status
+from bayplan.snapshot import NodeTable, Snapshot
+
+Built = Callable[[str], Any]
+
+
+class LiveFilters:
+    """The filters of a session, on another snapshot than its own."""
+
+    def __init__(self, session: Session, pre_filters: Sequence[str], filters: Sequence[str], built: Built) -> None:
+        self._session = session
+        self._names = (pre_filters, filters)
+        self._built = built
+        self._plugins: dict[str, Any] = {}  # made when others turn out to use the cache too, which most never do
+
+    def allow(self, live: LiveView, tasks: Sequence[Task]) -> bool:
+        """Whether every task that is to be bound may still go where it was put."""
+        placed = [task for task in tasks if task.status is TaskStatus.ALLOCATED]
+        if not self._plugins:
+            self._plugins = {name: self._built(name) for name in dict.fromkeys((*self._names[0], *self._names[1]))}
+        if AFFINITY in self._plugins:
+            listen(self._plugins[AFFINITY], live.snapshot)
+        if live.snapshot.pods.affinity_users or any(map(_concerns_others, placed)):
+            with live.with_added(placed) as each:
+                return all(self._allowed(live.snapshot, task, [row]) for task, row in each)
+        alike: dict[int, list[Task]] = {}
+        for task in placed:
+            alike.setdefault(self._session.templates.of(task), []).append(task)
+        index = live.snapshot.nodes.index
+        return all(
+            self._allowed(live.snapshot, group[0], sorted({index[task.node_name] for task in group}))
+            for group in alike.values()
+        )
+
+    def _allowed(self, snapshot: Snapshot, task: Task, rows: Sequence[int]) -> bool:
+        cycle = Cycle(task.info, snapshot)
+        pre_filters, filters = self._names
+        if not all(self._passes(cycle, name) for name in pre_filters):
+            return False
+        table = NodeTable(snapshot.nodes, np.array(rows, dtype=np.intp))
+        return not any(self._refuses(cycle, name, table) for name in filters if name not in cycle.skip_filter)
+
+    def _passes(self, cycle: Cycle, name: str) -> bool:
+        plugin = self._plugins[name]
+        try:
+            if sits_out(plugin, cycle):
+                cycle.skip_filter.add(name)
+                return True
+            answer = plugin.pre_filter(cycle)
+            status = as_status(None if isinstance(answer, NarrowTo) else answer, name, PRE_FILTER)
+        except FAULTS as fault:
+            self._session.blame(name, fault, PRE_FILTER.key)
+            cycle.skip_filter.add(name)
+            return True
+        if status.code is Code.SKIP:
+            cycle.skip_filter.add(name)
+            return True
+        return status.ok
+
+    def _refuses(self, cycle: Cycle, name: str, table: NodeTable) -> bool:
+        try:
+            return any(bool(each.mask.any()) for each in self._plugins[name].filter_nodes(cycle, table))
+        except FAULTS as fault:
+            self._session.blame(name, fault, FILTER.key)
+            return False
+
+
+def _concerns_others(task: Task) -> bool:
+    """Whether it matters to the task, or through it to the next one, who else is there."""
+    spec = task.pod.spec
+    return bool(
+        task.info.affinity is not None
+        or spec.topology_spread_constraints
+        or spec.volumes
+        or spec.resource_claims
+        or task.info.host_ports
+    )

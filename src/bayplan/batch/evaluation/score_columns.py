@@ -1,0 +1,95 @@
+"""What one of the framework's score plugins gives to every row, for one class of tasks.
+
+Kept by `bridge.Scorers`, which decides what has to be asked again. Cost of a refresh: the rows that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bayplan.batch.diagnostics.plugin_faults import Nonsense
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
+
+_FEW_ROWS = 2
+"""Up to so many changed rows are asked about one by one, more of them as a table."""
+
+
+class NoScore(Exception):
+    """A plugin refuses to score, or its scores are out of range."""
+
+
+@dataclass(slots=True)
+class ScoreColumn:
+    """One score plugin on every row: what it says, and what that adds to the total."""
+
+    plugin: Any
+    weight: int
+    active: bool = False
+    looks_at_pods: bool = True
+    normalizes: bool = False
+    compares_candidates: bool = False
+    raw: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    weighted: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self.looks_at_pods = bool(getattr(self.plugin, "looks_at_pods", True))
+        self.normalizes = hasattr(self.plugin, "normalize")
+        self.compares_candidates = bool(getattr(self.plugin, "compares_candidates", False))
+
+    def evaluate(self, cycle: Cycle, feasible: BoolVector) -> None:
+        """Ask about all rows, or about the candidates where the plugin compares them."""
+        table = cycle.snapshot.table
+        if not self.compares_candidates:
+            self.raw = np.array(_vector(self.plugin.score_nodes(cycle, table)))  # a plugin may keep what it returned
+        else:
+            candidates = table.narrowed(feasible)
+            self.raw = np.zeros(len(table), dtype=np.int64)
+            self.raw[feasible] = _vector(self.plugin.score_nodes(cycle, candidates))
+        self.weigh(cycle, feasible)
+
+    def refresh(self, cycle: Cycle, rows: Sequence[int]) -> None:
+        """Ask about some rows. Only for plugins that neither compare candidates nor normalise."""
+        if len(rows) <= _FEW_ROWS and hasattr(self.plugin, "score"):
+            for row in rows:
+                self.raw[row] = score = self.plugin.score(cycle, NodeView(cycle.snapshot.nodes, row))
+                self.weighted[row] = _checked(score) * self.weight
+            return
+        where = np.array(rows, dtype=np.intp)
+        self.raw[where] = fresh = _vector(self.plugin.score_nodes(cycle, NodeTable(cycle.snapshot.nodes, where)))
+        self.weighted[where] = _checked_all(fresh) * self.weight
+
+    def weigh(self, cycle: Cycle, feasible: BoolVector) -> None:
+        """Normalise over the candidates and apply the weight."""
+        if not self.normalizes:
+            self.weighted = _checked_all(self.raw, feasible) * self.weight
+            return
+        candidates = cycle.snapshot.table.narrowed(feasible)
+        final = _vector(self.plugin.normalize(cycle, candidates, self.raw[feasible]))
+        self.weighted = np.zeros(len(self.raw), dtype=np.int64)
+        self.weighted[feasible] = _checked_all(final) * self.weight
+
+
+def _vector(answer: object) -> IntVector:
+    if not isinstance(answer, np.ndarray) or answer.dtype.kind not in "iuf":
+        raise Nonsense(answer, "a vector of whole numbers, one a node,")
+    return answer.astype(np.int64, copy=False)
+
+
+def _checked(score: int) -> int:
+    if not 0 <= score <= MAX_SCORE:
+        raise NoScore
+    return score
+
+
+def _checked_all(scores: IntVector, where: BoolVector | None = None) -> IntVector:
+    """Scores that are in range where it matters: on candidates."""
+    judged = scores if where is None else scores[where]
+    if len(judged) and (judged.min() < 0 or judged.max() > MAX_SCORE):
+        raise NoScore
+    return scores

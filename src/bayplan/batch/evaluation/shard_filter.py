@@ -1,0 +1,106 @@
+"""Which nodes are one scheduler's own, where several share a cluster by NodeShards, or sessions keep to labelled nodes?
+
+A session is told once, when it opens. In `hard` mode no other node will do, in `soft` mode others are tried after them.
+Cost: a look at every node's name a session, and one mask a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bayplan.batch.evaluation.node_points import NODE_ALONE, NodeFn
+from bayplan.batch.model.nodes import Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.framework.api.plugin import Rejection
+from bayplan.objects.core import Node
+from bayplan.objects.volcano.types import NodeShard
+from bayplan.snapshot import BoolVector
+
+NOT_IN_SHARD = "node isn't in scheduler node shard"
+NOT_SELECTED = "node isn't among those that sessions work on"
+_OWNER, _SELECTOR = "sharding", "node-selector"
+
+
+Manages = Callable[[Node], bool]
+"""Whether sessions work on a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The nodes that are ours at this moment."""
+
+    names: frozenset[str]
+    is_hard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """What a scheduler says of its shard."""
+
+    in_use: frozenset[str] = frozenset()
+    to_add: frozenset[str] = frozenset()
+    to_remove: frozenset[str] = frozenset()
+
+    @classmethod
+    def told_by(cls, shard: NodeShard) -> ShardStatus:
+        status = shard.status
+        return cls(frozenset(status.nodes_in_use), frozenset(status.nodes_to_add), frozenset(status.nodes_to_remove))
+
+
+def usable(own: str, shards: Mapping[str, NodeShard]) -> ShardStatus:
+    """What is desired for our shard and in use by no other; the rest comes when the others have let it go."""
+    mine = shards.get(own)
+    desired = frozenset(mine.spec.nodes_desired) if mine is not None else frozenset[str]()
+    others = {name for shard in shards.values() if shard.name != own for name in shard.status.nodes_in_use}
+    in_use = desired - others
+    return ShardStatus(in_use, desired - in_use)
+
+
+@dataclass(slots=True)
+class Fence:
+    """A shard over the nodes of one session, and which of them it works on at all."""
+
+    shard: Shard | None
+    nodes: Nodes
+    manages: Manages | None = None
+    inside: BoolVector = field(init=False)
+    managed: BoolVector = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns, shard, manages = self.nodes.snapshot.nodes, self.shard, self.manages
+        self.inside = np.array([shard is None or name in shard.names for name in columns.names], dtype=np.bool_)
+        self.managed = np.array([manages is None or manages(node) for node in columns.nodes], dtype=np.bool_)
+
+    @classmethod
+    def around(cls, nodes: Nodes, shard: Shard | None, manages: Manages | None) -> Fence | None:
+        """None where every node is as good as any other."""
+        return None if shard is None and manages is None else cls(shard, nodes, manages)
+
+    def predicates(self) -> list[NodeFn]:
+        """Asked before all others."""
+        found = []
+        if self.manages is not None:
+            found.append(NodeFn(_SELECTOR, by_table=self._not_ours, signature=_everybody, depends_on=NODE_ALONE))
+        if self.shard is not None and self.shard.is_hard:
+            found.append(NodeFn(_OWNER, by_table=self._refused, signature=_everybody, depends_on=NODE_ALONE))
+        return found
+
+    def _not_ours(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(~self.managed[nodes.rows], NOT_SELECTED, resolvable=False)
+
+    def _refused(self, task: Task, nodes: Nodes) -> Iterator[Rejection]:  # noqa: ARG002
+        yield Rejection(~self.inside[nodes.rows], NOT_IN_SHARD, resolvable=False)
+
+    def in_turn(self, rows: BoolVector) -> Iterable[BoolVector]:
+        """Candidates, those of the shard first."""
+        if self.shard is None or self.shard.is_hard:
+            return (rows,)
+        return rows & self.inside, rows & ~self.inside
+
+
+def _everybody(task: Task) -> tuple[()]:  # noqa: ARG001
+    """All tasks are alike to a fence."""
+    return ()

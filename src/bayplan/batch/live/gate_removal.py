@@ -1,0 +1,71 @@
+"""Lets pods go that their queue has room for: the gate that held them until then is removed.
+
+Only pods that asked for the gate, and have no other, come here, and only with Volcano's feature gate for it. A removal
+that fails is tried again by a later session, which finds the pod as it was: the next one where the API server could not
+be reached, else one after a pause that grows. Sending it again is safe: nothing adds a gate to a pod that exists.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from bayplan.batch.live.write_interfaces import Writer
+from bayplan.batch.model.tasks import QUEUE_ALLOCATION_GATE
+from bayplan.batch.session.verbose_log import DECISIONS
+from bayplan.client import PODS, STRATEGIC_PATCH, Client
+from bayplan.clock import Clock
+from bayplan.errors import BayplanError, Conflict, LeaseLost, NotFound, Unreachable
+from bayplan.objects.core import Pod
+from bayplan.telemetry.logs import Ref, StructuredLog
+
+log = logging.getLogger(__name__)
+outcomes = StructuredLog(__name__)
+
+FIRST_PAUSE_S, LAST_PAUSE_S = 10.0, 600.0
+"""How long a removal that was refused is not tried again: twice as long each time."""
+
+_NEVER = 0, float("-inf")
+
+
+@dataclass(slots=True)
+class GateRemovals:
+    """Carries out what sessions have admitted."""
+
+    client: Client
+    writes: Writer
+    clock: Clock
+    _under_way: set[str] = field(default_factory=set)
+    _refused: dict[str, tuple[int, float]] = field(default_factory=dict)  # by uid: how often, and no try before then
+
+    def start(self, pod: Pod) -> None:
+        """A session found room for a pod in its queue."""
+        _, paused_until_s = self._refused.get(pod.uid, _NEVER)
+        if pod.uid not in self._under_way and self.clock.monotonic_s() >= paused_until_s:
+            self._under_way.add(pod.uid)
+            self.writes.start(self._carry_out(pod), f"removing the gate of {pod.key}")
+
+    async def _carry_out(self, pod: Pod) -> None:
+        gate = {"name": QUEUE_ALLOCATION_GATE, "$patch": "delete"}
+        patch = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
+        try:
+            await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
+            self._refused.pop(pod.uid, None)
+            outcomes.info("Removed Volcano scheduling gate from pod", v=DECISIONS, pod=Ref(pod.key))
+        except (NotFound, Conflict):
+            self._refused.pop(pod.uid, None)  # gone, or a namesake that came after it
+        except BayplanError as fault:
+            pause_s = 0.0 if isinstance(fault, Unreachable | LeaseLost) else self._note_refusal(pod.uid)
+            after = f"a session tries again after {pause_s:.0f} s" if pause_s else "the next session tries again"
+            log.warning("cannot remove the scheduling gate of pod %s: %s; %s", pod.key, fault, after)
+        finally:
+            self._under_way.discard(pod.uid)
+
+    def _note_refusal(self, uid: str) -> float:
+        """For how many seconds the removal is not tried again."""
+        times, now_s = self._refused.get(uid, _NEVER)[0], self.clock.monotonic_s()
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(times, 16), LAST_PAUSE_S)
+        forgotten_s = now_s - 2.0 * LAST_PAUSE_S
+        self._refused = {each: found for each, found in self._refused.items() if found[1] > forgotten_s}
+        self._refused[uid] = times + 1, now_s + pause_s
+        return pause_s

@@ -1,0 +1,1 @@
+"""Jobs, tasks, queues, nodes and resource amounts of the batch engine, as in Volcano's scheduler API package."""

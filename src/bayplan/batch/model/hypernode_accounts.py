@@ -1,0 +1,131 @@
+"""What hypernodes have and hold: how full would each be with these requests, and could it ever take that much?
+
+Kept by `network-topology-aware` for one session. Accounts of use follow every task that is placed or evicted; what was
+idle is remembered as it was when the session opened, which is what upstream searches by. Cost: two copies of the
+session's account matrices at opening; sums of a hypernode are made when it is first asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.batch.model.amounts import TOLERANCE, Amounts
+from bayplan.batch.model.hypernodes import HyperNodes
+from bayplan.batch.model.node_accounts import FloatMatrix
+from bayplan.batch.model.nodes import FloatVector, Nodes
+from bayplan.batch.model.tasks import Task
+from bayplan.objects.resources import CPU, MEMORY
+
+Numbers = npt.NDArray[np.intp]
+
+
+class HyperNodeAccounts:
+    """Amounts by hypernode."""
+
+    def __init__(self, nodes: Nodes, tree: HyperNodes, weights: Mapping[str, int]) -> None:
+        self._nodes = nodes
+        self._tree = tree
+        self.names = list(tree)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        self._weights = dict(weights)  # of resources, in the order of the columns below
+        self._columns = {resource: column for column, resource in enumerate(self._weights)}
+        room = nodes.room
+        self._matrices = {"idle": room.idle.copy(), "future": room.future_idle(), "allocatable": room.allocatable}
+        self._totals: dict[tuple[str, str], FloatVector] = {}  # by matrix and hypernode: the sum of each resource
+        self.allocatable = self._sums(nodes.allocatable)
+        self.used = self._sums(nodes.used)
+        self._above: dict[str, Numbers] = {}  # by node: the hypernodes that it is in
+        self._by_tier: dict[int, Numbers] = {}
+
+    def _sums(self, column: object) -> FloatMatrix:
+        """One row a hypernode, one column a weighted resource."""
+        assert callable(column)
+        found = np.zeros((len(self.names), len(self._weights)))
+        by_resource = [column(resource) for resource in self._weights]
+        for number, name in enumerate(self.names):
+            rows = self._tree.nodes_of(name).rows
+            for position, amounts in enumerate(by_resource):
+                found[number, position] = amounts[rows].sum()
+        return found
+
+    # who is where -----------------------------------------------------------------------------------------------
+
+    def place(self, task: Task, sign: float) -> None:
+        """The task is put on its node (1) or taken off it (-1)."""
+        request = [sign * task.resreq.get(resource) for resource in self._weights]
+        self.used[self._holding(task.node_name)] += request
+
+    def _holding(self, node_name: str) -> Numbers:
+        found = self._above.get(node_name)
+        if found is None:
+            numbers = [number for number, name in enumerate(self.names) if node_name in self._tree[name].nodes]
+            found = self._above[node_name] = np.array(numbers, dtype=np.intp)
+        return found
+
+    def at_tier(self, tier: int) -> Numbers:
+        """For every row the number of the hypernode of this tier that holds it; -1 where none does."""
+        found = self._by_tier.get(tier)
+        if found is None:
+            found = self._by_tier[tier] = np.full(len(self._nodes), -1, dtype=np.intp)
+            for name in reversed(self._tree.by_tier.get(tier, ())):
+                found[self._tree.nodes_of(name).rows] = self._numbers[name]
+        return found
+
+    # how full ---------------------------------------------------------------------------------------------------
+
+    def request_of(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """What tasks ask for in sum, as far as it has a weight."""
+        total: dict[str, float] = {}
+        for task in tasks:
+            for resource in task.resreq.names():
+                if resource in self._weights:
+                    total[resource] = total.get(resource, 0.0) + task.resreq.get(resource)
+        return total
+
+    def fullness(self, request: Mapping[str, float]) -> FloatVector:
+        """For every hypernode the weighted mean share that would be taken; 0 where the request does not fit."""
+        count = len(self.names)
+        total, weights = np.zeros(count), 0
+        over = np.zeros(count, dtype=np.bool_)
+        for resource, amount in request.items():
+            column, weight = self._columns[resource], self._weights[resource]
+            taken, capacity = self.used[:, column] + amount, self.allocatable[:, column]
+            over |= taken > capacity
+            total += weight * np.divide(taken, capacity, out=np.zeros(count), where=capacity > 0)
+            weights += weight
+        if weights <= 0:
+            return np.zeros(count)
+        return np.where(over, 0.0, total / weights)
+
+    def fullness_of(self, name: str, scores: FloatVector) -> float:
+        return float(scores[self._numbers[name]])
+
+    # how much there is ------------------------------------------------------------------------------------------
+
+    def had_room(self, name: str, least: Amounts) -> bool:
+        """Whether so much was idle when the session opened, or would have been once everybody who goes is gone."""
+        return self._covers("idle", name, least) or self._covers("future", name, least)
+
+    def could_have_room(self, name: str, least: Amounts) -> bool:
+        """Whether there is so much at all."""
+        return self._covers("allocatable", name, least)
+
+    def _covers(self, matrix: str, name: str, least: Amounts) -> bool:
+        total, index = self._total(matrix, name), self._nodes.room.dimensions.index
+        wanted = {CPU: least.milli_cpu, MEMORY: least.memory, **(least.scalars or {})}
+        for resource, amount in wanted.items():
+            column = index.get(resource, len(total))
+            have = total[column] if column < len(total) else 0.0
+            if not amount - have < TOLERANCE:
+                return False
+        return True
+
+    def _total(self, matrix: str, name: str) -> FloatVector:
+        found = self._totals.get((matrix, name))
+        if found is None:
+            found = self._matrices[matrix][:, self._tree.nodes_of(name).rows].sum(axis=1)
+            self._totals[matrix, name] = found
+        return found

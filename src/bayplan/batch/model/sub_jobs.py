@@ -1,0 +1,244 @@
+"""The members of a job's sub-group policies, and the sub-job that holds everybody else.
+
+A job without policies has one sub-job: itself, seen through the same indexes. Counters of both are those of `Ranks`:
+tasks by status, kept as statements move them, so that asking whether a gang is ready is a handful of additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.model.tasks import Task, parse_int
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import SAFE_LETTERS
+from bayplan.objects.selectors.label_selectors import SelectorError, compile_label_selector
+from bayplan.objects.volcano.types import (
+    HARD,
+    SOFT,
+    NetworkTopology,
+    SubGroupPolicy,
+)
+
+_LONGEST_SUFFIX = 128
+_NO_TASKS: dict[str, Task] = {}
+
+
+@dataclass(slots=True)
+class Topology:
+    """How close together tasks must be, in a session's own copy: names become tiers there, soft becomes hard."""
+
+    mode: str
+    highest_tier_allowed: int | None
+    highest_tier_name: str
+
+    @classmethod
+    def of(cls, spec: NetworkTopology | None) -> Topology | None:
+        if spec is None:
+            return None
+        return cls(spec.mode, spec.highest_tier_allowed, spec.highest_tier_name)
+
+    def hard_tier(self) -> int | None:
+        """The highest tier that the tasks may span; None where there is no such limit."""
+        return self.highest_tier_allowed if self.mode == HARD else None
+
+    def translate(self, tiers: dict[str, int]) -> None:
+        """Replace the name of a tier by its number; a name that nobody has stays, and limits nothing."""
+        if self.highest_tier_allowed is None and self.highest_tier_name in tiers:
+            self.highest_tier_allowed = tiers[self.highest_tier_name]
+            self.highest_tier_name = ""
+
+    def fault(self) -> str:
+        """What nobody can make sense of once names are tiers; empty if there is nothing such."""
+        if self.mode not in ("", HARD, SOFT):
+            return f'mode is "{self.mode}", neither {HARD} nor {SOFT}'
+        if self.mode == HARD and self.highest_tier_allowed is None and self.highest_tier_name:
+            return f'highestTierName is "{self.highest_tier_name}", which no hypernode has'
+        return ""
+
+    def harden(self, tier: int) -> None:
+        """A soft wish becomes a hard one that `tier`, the top, always grants."""
+        if self.mode == SOFT:
+            self.mode, self.highest_tier_allowed, self.highest_tier_name = HARD, tier, ""
+
+
+class Ranks:
+    """Tasks by status."""
+
+    __slots__ = ("best_effort_pending", "by_status", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.by_status: list[dict[str, Task]] = [{} for _ in TaskStatus]
+        self.best_effort_pending = 0
+
+    def add(self, task: Task) -> None:
+        self.tasks[task.uid] = task
+        self.by_status[task.status][task.uid] = task
+        if task.best_effort and task.status is TaskStatus.PENDING:
+            self.best_effort_pending += 1
+
+    def remove(self, task: Task) -> None:
+        del self.tasks[task.uid]
+        del self.by_status[task.status][task.uid]
+        if task.best_effort and task.status is TaskStatus.PENDING:
+            self.best_effort_pending -= 1
+
+    def move(self, task: Task, before: TaskStatus) -> None:
+        """The task has left a status for the one it says it has."""
+        after = task.status
+        by_status = self.by_status
+        del by_status[before][task.uid]
+        by_status[after][task.uid] = task
+        if task.best_effort:
+            if before is TaskStatus.PENDING:
+                self.best_effort_pending -= 1
+            if after is TaskStatus.PENDING:
+                self.best_effort_pending += 1
+
+    def replace(self, task: Task) -> None:
+        """Another object for a task of the same uid and status."""
+        self.tasks[task.uid] = task
+        self.by_status[task.status][task.uid] = task
+
+
+class Member:
+    """What jobs and sub-jobs can both be asked."""
+
+    __slots__ = ("ranks",)
+
+    ranks: Ranks
+    min_available: int
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        return self.ranks.tasks
+
+    def with_status(self, *statuses: TaskStatus) -> Iterator[Task]:
+        """The tasks in these statuses. The session may not move tasks while this is walked; copy first."""
+        for status in statuses:
+            yield from self.ranks.by_status[status].values()
+
+    def count(self, *statuses: TaskStatus) -> int:
+        return sum(len(self.ranks.by_status[status]) for status in statuses)
+
+    @property
+    def pending(self) -> dict[str, Task]:
+        return self.ranks.by_status[TaskStatus.PENDING]
+
+    @property
+    def ready_task_num(self) -> int:
+        """Tasks that have their node, or are done."""
+        by = self.ranks.by_status
+        return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1]) + len(by[7])
+
+    @property
+    def waiting_task_num(self) -> int:
+        return len(self.ranks.by_status[TaskStatus.PIPELINED])
+
+    @property
+    def allocated_task_num(self) -> int:
+        """Tasks in one of the `HOLDING` statuses."""
+        by = self.ranks.by_status
+        return len(by[4]) + len(by[3]) + len(by[5]) + len(by[1])
+
+    def is_ready(self) -> bool:
+        return self.ready_task_num + self.ranks.best_effort_pending >= self.min_available
+
+    def is_pipelined(self) -> bool:
+        return self.waiting_task_num + self.ready_task_num + self.ranks.best_effort_pending >= self.min_available
+
+    def is_starving(self) -> bool:
+        return self.waiting_task_num + self.ready_task_num < self.min_available
+
+
+class SubJob(Member):
+    """Tasks of a job that belong together."""
+
+    __slots__ = (
+        "allocated_hyper_node",
+        "gid",
+        "job",
+        "match_index",
+        "min_available",
+        "network_topology",
+        "nominated_hyper_node",
+        "priority",
+        "uid",
+    )
+
+    def __init__(self, gid: str, uid: str, job: str, min_available: int, topology: Topology | None) -> None:
+        self.gid = gid  # all sub-jobs of one policy have the same
+        self.uid = uid
+        self.job = job
+        self.min_available = min_available
+        self.network_topology = topology
+        self.match_index = 0
+        self.priority = 0  # the highest of any task that it ever had
+        self.allocated_hyper_node = ""
+        self.nominated_hyper_node = ""
+        self.ranks = Ranks()
+
+    @classmethod
+    def of_policy(cls, job: str, policy: SubGroupPolicy, values: list[str]) -> SubJob:
+        size = 1 if policy.sub_group_size is None else policy.sub_group_size
+        topology = Topology.of(policy.network_topology)
+        made = cls(group_id(job, policy), sub_job_id(job, policy, values), job, size, topology)
+        made.match_index = parse_int(values[0]) or 0
+        return made
+
+    def add(self, task: Task) -> None:
+        self.ranks.add(task)
+        self.priority = max(self.priority, task.priority)
+
+    @property
+    def hard_tier(self) -> int | None:
+        return None if self.network_topology is None else self.network_topology.hard_tier()
+
+    def min_resources(self) -> Amounts:
+        """What the tasks that still wait ask for in sum."""
+        total = Amounts()
+        for task in self.pending.values():
+            total.add(task.init_resreq)
+        return total
+
+    def __repr__(self) -> str:
+        return f"SubJob({self.uid})"
+
+
+def match_values(policy: SubGroupPolicy, pod: Pod) -> list[str]:
+    """By which values the pod belongs to a sub-group of this policy; none: it does not."""
+    labels = pod.metadata.labels
+    if policy.label_selector is not None:
+        try:
+            if not compile_label_selector(policy.label_selector).matches(labels):
+                return []
+        except SelectorError:
+            return []
+    values = [labels.get(key, "") for key in policy.match_label_keys]
+    return values if all(values) else []
+
+
+def group_id(job: str, policy: SubGroupPolicy) -> str:
+    return f"{job}/{policy.name}"
+
+
+def sub_job_id(job: str, policy: SubGroupPolicy, values: list[str]) -> str:
+    suffix = "-".join(values)
+    if len(suffix.encode()) > _LONGEST_SUFFIX:
+        suffix = _safe(str(_fnv32a(suffix.encode())))
+    return f"{job}/{policy.name}-{suffix}"
+
+
+def _fnv32a(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def _safe(text: str) -> str:
+    """Kubernetes' way to write a hash without letters that could form words."""
+    return "".join(SAFE_LETTERS[ord(letter) % len(SAFE_LETTERS)] for letter in text)

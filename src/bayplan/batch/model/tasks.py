@@ -1,0 +1,230 @@
+"""A pod as the batch engine sees it: what it asks for, where it stands in this session, and why it waits.
+
+One `Task` object stands for one version of one pod; jobs, nodes and statements share it. What comes from the pod never
+changes; `status`, `node_name` and the fields below them are moved by statements and set back when the session closes.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.pod_amounts import pod_amounts
+from bayplan.batch.model.statuses import TaskStatus, status_of
+from bayplan.objects.core import Pod
+from bayplan.snapshot import PodInfo
+
+GROUP_NAME = "scheduling.k8s.io/group-name"
+TASK_SPEC = "volcano.sh/task-spec"
+TASK_PRIORITY = "volcano.sh/task-priority"
+PREEMPTABLE = "volcano.sh/preemptable"
+REVOCABLE_ZONE = "volcano.sh/revocable-zone"
+QUEUE_ALLOCATION_GATE = "scheduling.volcano.sh/queue-allocation-gate"
+
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+"""The creation time of what says none."""
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_UNREAD = -1  # no pod's name ends in a negative number: the sign is a separator there
+
+
+class Transaction(NamedTuple):
+    """Where a task stood in a statement that was undone: the best that could be found for it."""
+
+    status: TaskStatus
+    node_name: str
+    eviction_occurred: bool
+
+
+def parse_bool(text: str) -> bool:
+    """Go's ParseBool; what it refuses counts as false, as it does upstream."""
+    return text in _TRUE
+
+
+def parse_int(text: str, bits: int = 64) -> int | None:
+    """Go's ParseInt, base 10; None where it refuses."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
+
+
+class Task:
+    """One pod in a session. There may be a hundred thousand: slots, and what few ask is worked out when they do."""
+
+    __slots__ = (
+        "_demand_key",
+        "_index",
+        "_info",
+        "_revocable_zone",
+        "best_effort",
+        "created",
+        "demand",
+        "eviction_occurred",
+        "gated",
+        "held_as",
+        "init_resreq",
+        "job",
+        "job_allocated_hyper_node",
+        "key",
+        "last_transaction",
+        "name",
+        "namespace",
+        "node_name",
+        "pod",
+        "preemptable",
+        "priority",
+        "resreq",
+        "role",
+        "status",
+        "template",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod, info: PodInfo | None = None) -> None:
+        meta, spec = pod.metadata, pod.spec
+        annotations = meta.annotations
+        self.pod = pod
+        self.uid: str = meta.uid
+        self.name: str = meta.name
+        self.namespace: str = meta.namespace
+        self.key: str = pod.key
+        group = annotations.get(GROUP_NAME, "")
+        self.job: str = f"{meta.namespace}/{group}" if group else ""
+        self.role: str = annotations.get(TASK_SPEC) or meta.labels.get(TASK_SPEC, "")
+        self.resreq: Amounts = pod_amounts(pod)  # what it takes while it runs; shared, never changed
+        self.init_resreq: Amounts = self.resreq  # what it takes to launch it
+        self.best_effort: bool = self.init_resreq.is_empty()
+        self.priority: int = _priority(pod)
+        self.preemptable: bool = _preemptable(pod)  # asked of every running task at once: not worked out then
+        self.gated: bool = bool(spec.scheduling_gates)
+        self.created: datetime = meta.creation_timestamp or LONG_AGO
+        self.demand: tuple[tuple[int, float], ...] | None = None  # by columns: see `Room.demand`
+        self.template: int | None = None  # see `templates`
+        self._info = info
+        self._demand_key: tuple[object, ...] | None = None
+        self._revocable_zone: str | None = None
+        self._index: int | None = _UNREAD
+
+        self.status: TaskStatus = status_of(pod)
+        self.node_name: str = spec.node_name
+        self.held_as: TaskStatus | None = None  # the status under which its node counts it
+        self.eviction_occurred = False
+        self.job_allocated_hyper_node = ""
+        self.last_transaction: Transaction | None = None
+
+    @property
+    def info(self) -> PodInfo:
+        """The pod as the framework's plugins see it."""
+        if self._info is None:
+            self._info = PodInfo(self.pod)
+        return self._info
+
+    @property
+    def demand_key(self) -> tuple[object, ...]:
+        """Equal for tasks that ask for the same."""
+        if self._demand_key is None:
+            asked = self.init_resreq
+            self._demand_key = (asked.milli_cpu, asked.memory, frozenset((asked.scalars or {}).items()))
+        return self._demand_key
+
+    @property
+    def revocable_zone(self) -> str:
+        """`*` for a pod that may run on nodes that are lent for some hours only, else nothing."""
+        if self._revocable_zone is None:
+            self._revocable_zone = revocable_zone(self.pod.metadata.annotations)
+        return self._revocable_zone
+
+    @property
+    def has_sidecar(self) -> bool:
+        return any(container.is_sidecar for container in self.pod.spec.init_containers)
+
+    @property
+    def only_queue_gate(self) -> bool:
+        """Whether the one thing that holds the pod back is the gate that Volcano itself removes."""
+        gates = self.pod.spec.scheduling_gates
+        return len(gates) == 1 and gates[0].name == QUEUE_ALLOCATION_GATE
+
+    @property
+    def awaits_queue(self) -> bool:
+        """Whether the pod asked to be held by that gate until its queue has room."""
+        return self.pod.metadata.annotations.get(QUEUE_ALLOCATION_GATE) == "true"
+
+    @property
+    def index(self) -> int | None:
+        """The number at the end of the pod's name, which orders tasks of equal priority."""
+        if self._index == _UNREAD:
+            parts = self.name.split("-")
+            self._index = parse_int(parts[-1]) if len(parts) >= 3 else None
+        return self._index
+
+    def context(self) -> Transaction:
+        """Where the task stands, or stood in the last statement that was undone."""
+        return self.last_transaction or Transaction(self.status, self.node_name, self.eviction_occurred)
+
+    def remember(self) -> None:
+        """Keep where it stands, right before that is undone."""
+        self.last_transaction = Transaction(self.status, self.node_name, self.eviction_occurred)
+
+    def __repr__(self) -> str:
+        return f"Task({self.key}, {self.status.label}{f' on {self.node_name}' if self.node_name else ''})"
+
+
+class ShownTask(Task):
+    """A task for whoever may look at it and not change it: equal to it, and what is set raises."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, task: Task) -> None:
+        for name in Task.__slots__:
+            object.__setattr__(self, name, getattr(task, name))
+        self._shown = task
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):  # what is worked out when somebody asks
+            raise AttributeError(f"{name} of task {self.key} is not to be changed here; it was decided before")
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._shown
+
+    def __hash__(self) -> int:
+        return hash(self._shown)
+
+
+def _priority(pod: Pod) -> int:
+    text = pod.metadata.annotations.get(TASK_PRIORITY)
+    own = parse_int(text, 32) if text is not None else None
+    if own is not None:
+        return own
+    return 1 if pod.spec.priority is None else pod.spec.priority
+
+
+def _preemptable(pod: Pod) -> bool:
+    """Whether the pod may be evicted for another: yes, unless it says no."""
+    meta = pod.metadata
+    text = meta.annotations.get(PREEMPTABLE)
+    if text is None:
+        text = meta.labels.get(PREEMPTABLE)
+    return True if text is None else parse_bool(text)
+
+
+def revocable_zone(annotations: dict[str, str]) -> str:
+    """What a pod's or a group's annotations say about lent nodes."""
+    zone = annotations.get(REVOCABLE_ZONE)
+    if zone is not None:
+        return zone if zone == "*" else ""
+    return "*" if parse_bool(annotations.get(PREEMPTABLE, "")) else ""
+
+
+def default_task_order(left: Task, right: Task) -> bool:
+    """Whether the left comes first where no plugin has an opinion: by the number in the name, age, uid."""
+    mine, theirs = left.index, right.index
+    if mine != theirs and mine is not None and theirs is not None:
+        return mine < theirs
+    if left.created != right.created:
+        return left.created < right.created
+    return left.uid < right.uid

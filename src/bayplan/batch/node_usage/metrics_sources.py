@@ -1,0 +1,325 @@
+"""How busy are the nodes really? What to ask a metrics system, how to read its answers, and the view that they fill.
+
+The `metrics` section of the configuration names the system: `prometheus`, `elasticsearch` or `prometheus_adaptor` (the
+custom metrics API). Nothing is sent from here: whoever can await gives `collect` a `fetch`, which sends a request and
+returns the answer. A round that fails leaves the view as it was; how old a reading is counts
+from when it was taken, and plugins judge whether that is too old. A node of which the system knows nothing reads as
+idle, as it does upstream. Cost: one or two requests a node and round.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+
+from bayplan.batch.config.argument_specs import Argument, meant, misgiven
+from bayplan.batch.handle import Reply
+from bayplan.batch.model.nodes import NodeUsage
+from bayplan.clock import Clock
+from bayplan.codec.go_duration import DurationError, parse_duration
+from bayplan.codec.quantity import QuantityError, parse_quantity
+from bayplan.errors import BayplanError
+from bayplan.objects.meta import QuantityText
+
+T = TypeVar("T")
+
+PERIOD = "10m"
+"""Over how long readings are averages; the only period that is collected."""
+
+DEFAULT_INTERVAL_S = 30.0
+ROUND_TIMEOUT_S = 60.0
+MAX_ANSWER_BYTES = 1 << 20
+
+PROMETHEUS, ELASTICSEARCH, PROMETHEUS_ADAPTOR = "prometheus", "elasticsearch", "prometheus_adaptor"
+
+_CPU_QUERY = (
+    "avg_over_time(clamp_min(100 - (avg by (instance) "
+    '(rate(node_cpu_seconds_total{{mode="idle",instance="{node}"}}[5m])) * 100), 0)[{period}:30s])'
+)
+_MEMORY_QUERY = (
+    '100*avg_over_time(((1-node_memory_MemAvailable_bytes{{instance="{node}"}}'
+    '/node_memory_MemTotal_bytes{{instance="{node}"}}))[{period}:30s])'
+)
+_ADAPTOR_PATH = "/apis/custom.metrics.k8s.io/v1beta2/nodes/*/"
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+
+
+METRICS = (
+    Argument("type", str, ""),
+    Argument("address", str, ""),
+    Argument("interval", timedelta, "30s"),
+    Argument("tls.insecureSkipVerify", str, "false"),
+    Argument("elasticsearch.index", str, "metricbeat-*"),
+    Argument("elasticsearch.hostnameFieldName", str, "host.hostname"),
+    Argument("elasticsearch.username", str, ""),
+    Argument("elasticsearch.password", str, ""),
+)
+"""What a `metrics` section can say."""
+
+
+class MetricsFault(BayplanError):
+    """Real usage cannot be collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRequest:
+    """A question to the metrics system. A URL that begins with a slash is a path of the API server."""
+
+    url: str
+    node: str = ""  # the node that it is about; nothing: all of them
+    measure: str = ""  # `cpu` or `memory`; nothing: both
+    method: str = "POST"
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    verify_tls: bool = True
+
+
+Fetch = Callable[[MetricsRequest, float], Awaitable[Reply]]
+"""Sends a request and waits so many seconds for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was measured on a node, in percent."""
+
+    at: datetime
+    cpu: float = 0.0
+    memory: float = 0.0
+
+
+Measured = tuple[str, Mapping[str, Any]]
+"""A node and the fields of its reading that are known now."""
+
+
+class MetricsSource(Protocol):
+    """A metrics system."""
+
+    def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]: ...
+
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]: ...
+
+
+def source_of(metrics: Mapping[str, str]) -> MetricsSource | None:
+    """The source that a configuration's `metrics` section asks for; None where it asks for none."""
+    kind = metrics.get("type", "")
+    if not kind:
+        return None
+    if kind == PROMETHEUS_ADAPTOR:
+        return AdaptorSource()
+    if kind not in (PROMETHEUS, ELASTICSEARCH):
+        known = f"{ELASTICSEARCH}, {PROMETHEUS}, and {PROMETHEUS_ADAPTOR}"
+        raise MetricsFault(
+            f"data cannot be collected from the {kind} monitoring system. The supported monitoring systems are {known}"
+        )
+    if not metrics.get("address"):
+        raise MetricsFault("metrics address is empty")
+    return PrometheusSource(metrics) if kind == PROMETHEUS else ElasticsearchSource(metrics)
+
+
+def mistakes_in(metrics: Mapping[str, str]) -> Iterator[str]:
+    """What a `metrics` section says that nobody reads, and why nothing would be collected: a sentence each."""
+    yield from misgiven("metrics", METRICS, metrics)
+    try:
+        source_of(metrics)
+    except MetricsFault as fault:
+        kind, known = metrics["type"], (PROMETHEUS, ELASTICSEARCH, PROMETHEUS_ADAPTOR)
+        yield f"metrics: {fault}{'' if kind in known else meant(kind, known)}"
+
+
+def interval_s(metrics: Mapping[str, str]) -> float:
+    """How often to collect."""
+    try:
+        seconds = parse_duration(metrics.get("interval", "")).seconds
+    except DurationError:
+        return DEFAULT_INTERVAL_S
+    return seconds if seconds > 0 else DEFAULT_INTERVAL_S
+
+
+class PrometheusSource:
+    """Node exporter's metrics; the label `instance` must be the name of the node."""
+
+    def __init__(self, metrics: Mapping[str, str]) -> None:
+        self._url = metrics["address"].rstrip("/") + "/api/v1/query"
+        self._verify = _verify_tls(metrics)
+
+    def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]:
+        for node in nodes:
+            for measure, query in (("cpu", _CPU_QUERY), ("memory", _MEMORY_QUERY)):
+                form = {"query": query.format(node=node, period=PERIOD), "time": f"{now.timestamp():.3f}"}
+                yield MetricsRequest(
+                    self._url,
+                    node=node,
+                    measure=measure,
+                    body=_form(form),
+                    headers={"Content-Type": "application/x-www-form-urlencoded"},
+                    verify_tls=self._verify,
+                )
+
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
+        if _decoded(answer, _PrometheusAnswer).data.result_type != "vector":
+            return
+        for row in _decoded(answer, _PrometheusVectorAnswer).data.result[:1]:
+            yield request.node, {request.measure: float(row.value[1])}
+
+
+class ElasticsearchSource:
+    """Metricbeat's documents."""
+
+    def __init__(self, metrics: Mapping[str, str]) -> None:
+        index = metrics.get("elasticsearch.index") or "metricbeat-*"
+        self._url = f"{metrics['address'].rstrip('/')}/{index}/_search"
+        self._host_field = metrics.get("elasticsearch.hostnameFieldName") or "host.hostname"
+        self._verify = _verify_tls(metrics)
+        self._headers = {"Content-Type": "application/json"}
+        user, password = metrics.get("elasticsearch.username", ""), metrics.get("elasticsearch.password", "")
+        if user and password:
+            token = base64.b64encode(f"{user}:{password}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {token}"
+
+    def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]:  # noqa: ARG002
+        for node in nodes:
+            body = msgspec.json.encode(self._query(node))
+            yield MetricsRequest(self._url, node=node, body=body, headers=self._headers, verify_tls=self._verify)
+
+    def _query(self, node: str) -> dict[str, Any]:
+        recent = {"range": {"@timestamp": {"gte": f"now-{PERIOD}", "lt": "now"}}}
+        return {
+            "size": 0,
+            "query": {"bool": {"must": [recent, {"term": {self._host_field: node}}]}},
+            "aggs": {
+                "cpu": {"avg": {"field": "host.cpu.usage"}},
+                "mem": {"avg": {"field": "system.memory.actual.used.pct"}},
+            },
+        }
+
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
+        found = _decoded(answer, _ElasticsearchAnswer).aggregations
+        yield request.node, {"cpu": (found.cpu.value or 0.0) * 100, "memory": (found.mem.value or 0.0) * 100}
+
+
+class AdaptorSource:
+    """The custom metrics API of the cluster, as prometheus-adapter serves it: all nodes in one answer."""
+
+    def requests(self, nodes: Iterable[str], now: datetime) -> Iterator[MetricsRequest]:  # noqa: ARG002
+        for measure in ("cpu", "memory"):
+            yield MetricsRequest(f"{_ADAPTOR_PATH}node_{measure}_usage_avg", measure=measure, method="GET")
+
+    def read(self, request: MetricsRequest, answer: bytes) -> Iterator[Measured]:
+        for item in _decoded(answer, _MetricValues).items:
+            try:
+                share = parse_quantity(item.value).as_float()
+            except QuantityError as fault:
+                raise MetricsFault(f"{request.url}: {fault}") from None
+            yield item.described_object.name, {"at": item.timestamp, request.measure: share * 100}
+
+
+async def collect(source: MetricsSource, nodes: Sequence[str], fetch: Fetch, now: datetime) -> dict[str, Reading]:
+    """One round: a reading for each of the nodes. Raises what `fetch` raises, `BadAnswer` or `MetricsFault`."""
+    found = {node: Reading(now) for node in nodes}
+    for request in source.requests(nodes, now):
+        reply = await fetch(request, ROUND_TIMEOUT_S)
+        for node, fields in source.read(request, reply.good(request.url)):
+            if node in found:
+                found[node] = replace(found[node], **fields)
+    return found
+
+
+class UsageView(Mapping[str, NodeUsage]):
+    """Readings as plugins see them, each with its age at the moment of looking."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._readings: dict[str, Reading] = {}
+
+    def take(self, readings: Mapping[str, Reading]) -> None:
+        """The result of a round; nodes that are not in it are forgotten."""
+        self._readings = dict(readings)
+
+    def __getitem__(self, node: str) -> NodeUsage:
+        reading = self._readings[node]
+        age_s = (self._clock.now() - reading.at).total_seconds()
+        return NodeUsage(age_s, {PERIOD: reading.cpu}, {PERIOD: reading.memory})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readings)
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+
+# answers, only what is read of them
+
+_Number = Annotated[str, msgspec.Meta(pattern=r"^([+-]?[0-9.]+([eE][+-]?[0-9]+)?|NaN|[+-]?Inf)$")]
+
+
+class _PrometheusData(msgspec.Struct, rename="camel"):
+    result_type: str = ""
+
+
+class _PrometheusAnswer(msgspec.Struct):
+    data: _PrometheusData = msgspec.field(default_factory=_PrometheusData)
+
+
+class _PrometheusRow(msgspec.Struct):
+    value: tuple[float, _Number]
+
+
+class _PrometheusVector(msgspec.Struct):
+    result: list[_PrometheusRow] = []
+
+
+class _PrometheusVectorAnswer(msgspec.Struct):
+    data: _PrometheusVector
+
+
+class _Average(msgspec.Struct):
+    value: float | None = None
+
+
+class _Averages(msgspec.Struct):
+    cpu: _Average = msgspec.field(default_factory=_Average)
+    mem: _Average = msgspec.field(default_factory=_Average)
+
+
+class _ElasticsearchAnswer(msgspec.Struct):
+    aggregations: _Averages = msgspec.field(default_factory=_Averages)
+
+
+class _Described(msgspec.Struct):
+    name: str = ""
+
+
+class _MetricValue(msgspec.Struct, rename="camel"):
+    timestamp: datetime
+    value: QuantityText
+    described_object: _Described = msgspec.field(default_factory=_Described)
+
+
+class _MetricValues(msgspec.Struct):
+    items: list[_MetricValue] = []
+
+
+def _decoded(answer: bytes, kind: type[T]) -> T:
+    if len(answer) > MAX_ANSWER_BYTES:
+        raise MetricsFault(f"the metrics system answered with {len(answer)} bytes; {MAX_ANSWER_BYTES} are read at most")
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.MsgspecError as fault:
+        raise MetricsFault(f"the metrics system answered with something else: {fault}") from None
+
+
+def _verify_tls(metrics: Mapping[str, str]) -> bool:
+    return metrics.get("tls.insecureSkipVerify") != "true"
+
+
+def _form(fields: Mapping[str, str]) -> bytes:
+    return "&".join(f"{key}={_quoted(value)}" for key, value in fields.items()).encode()
+
+
+def _quoted(text: str) -> str:
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode())

@@ -1,0 +1,289 @@
+"""What may each queue have, what does it deserve, and what has it, alone or as part of a tree of queues?
+
+Built by capacity when a session opens. In a tree every queue has an account, and a parent's holds the sums of those
+below; without one only queues with jobs have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bayplan.batch.model.amounts import (
+    Amounts,
+    Missing,
+    exceeded,
+    larger,
+)
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.plugins.capacity.device_quotas import DeviceQuota
+from bayplan.batch.queue_accounts.queue_limits import (
+    capability_of,
+    gauge,
+    guaranteed,
+    limit_of,
+)
+from bayplan.batch.queue_accounts.queue_usage import Sums
+from bayplan.batch.session.outcome import Standstill
+from bayplan.batch.session.session import Session
+from bayplan.errors import BayplanError
+
+ROOT = "root"
+_MOST_OF_A_SCALAR = float(2**63 - 1)
+
+
+class BrokenTree(BayplanError):
+    """Queues do not form a tree in which jobs can be placed; upstream then places nothing at all.
+
+    Every queue that must be mended is named: whoever mends one is not to find the next only then."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.standstills = [
+            Standstill(f"capacity: {problem}; no queue gets anything until that is mended", (queue,))
+            for queue, problem in problems.items()
+        ]
+        super().__init__(" ".join(each.sentence for each in self.standstills))
+
+
+class Account:
+    """One queue's limits and holdings."""
+
+    __slots__ = (
+        "_parts",
+        "_share",
+        "allocated",
+        "ancestors",
+        "capability",
+        "children",
+        "deserved",
+        "devices",
+        "elastic",
+        "guarantee",
+        "has_deserved",
+        "inqueue",
+        "limit",
+        "name",
+        "path",
+        "queue",
+        "request",
+    )
+
+    def __init__(self, queue: Queue, sums: Sums | None = None) -> None:
+        sums = sums or Sums()
+        self.queue = queue
+        self.name = queue.name
+        self.ancestors: tuple[Account, ...] = ()  # the root first
+        self.path: tuple[Account, ...] = (self,)  # from here up to the root
+        self.children: list[Account] = []
+        self.capability = queue.capability.clone()
+        self.limit = Amounts()
+        self.guarantee = queue.guarantee
+        self.allocated = sums.allocated.clone()
+        self.request = sums.request.clone()
+        self.inqueue = sums.inqueue.clone()
+        self.elastic = sums.elastic.clone()
+        self.devices = DeviceQuota.of(queue.queue.spec)
+        self.deserve(queue.deserved)
+
+    def deserve(self, deserved: Amounts) -> None:
+        self.deserved = deserved
+        self.has_deserved = not deserved.is_empty()
+        self._parts = [(name, deserved.get(name)) for name in deserved.names()]
+        self._share: float | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of what it deserves the queue has, of whatever it has most; 1 for one that deserves nothing."""
+        if self._share is None:
+            if self.has_deserved:
+                self._share = max([0.0, *(self.allocated.get(name) / part for name, part in self._parts)])
+            else:
+                self._share = 1.0
+        return self._share
+
+    def hold(self, amounts: Amounts) -> None:
+        """More is held here. Shares of ancestors stay what they were at open, as upstream has it."""
+        self._share = None
+        for account in self.path:
+            account.allocated.add(amounts)
+
+    def free(self, amounts: Amounts) -> None:
+        self._share = None
+        for account in self.path:
+            account.allocated.sub_unchecked(amounts)
+
+    def above(self, level: int) -> Account | None:
+        """The ancestor so many steps up."""
+        return self.ancestors[-level] if 0 < level <= len(self.ancestors) else None
+
+
+def common_depth(left: Account, right: Account) -> int:
+    """At which position of their ancestors two queues part, counted by the last that they share."""
+    depth = 0
+    for position, (mine, theirs) in enumerate(zip(left.ancestors, right.ancestors, strict=False)):
+        if mine is not theirs:
+            break
+        depth = position
+    return depth
+
+
+# queues side by side
+
+
+def flat_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
+    """Accounts of the queues that have jobs."""
+    unpromised = exceeded(session.total_resource, guaranteed(session.queues.values()))
+    accounts = {}
+    for name, held in sums.items():
+        queue = session.queues[name]
+        account = accounts[name] = Account(queue, held)
+        if queue.queue.spec.capability:
+            account.capability = capability_of(queue)
+        account.limit = limit_of(queue, unpromised)
+        deserved = queue.deserved.clone().min_dimension(account.limit, Missing.INFINITY)
+        account.deserve(larger(deserved, queue.guarantee))
+    for name, queue in session.queues.items():
+        if name in accounts:
+            show(session, accounts[name])
+        else:
+            _show_idle(session, queue, unpromised)
+    return accounts
+
+
+def show(session: Session, account: Account) -> None:
+    for what, amounts in (
+        ("deserved", account.deserved),
+        ("allocated", account.allocated),
+        ("request", account.request),
+        ("capacity", account.capability),
+        ("real_capacity", account.limit),
+    ):
+        gauge(session, account.name, what, amounts)
+    session.set_queue_gauge(account.name, "share", account.share)
+
+
+def _show_idle(session: Session, queue: Queue, unpromised: Amounts) -> None:
+    """A queue without jobs; a capability that does not name cpu or memory counts as nothing of them here."""
+    limit = unpromised.clone().add(queue.guarantee)
+    if queue.queue.spec.capability:
+        limit.min_dimension(queue.capability, Missing.INFINITY)
+        gauge(session, queue.name, "capacity", queue.capability)
+    gauge(session, queue.name, "deserved", queue.deserved)
+    gauge(session, queue.name, "allocated", Amounts())
+    gauge(session, queue.name, "request", Amounts())
+    gauge(session, queue.name, "real_capacity", limit)
+
+
+# queues in a tree
+
+
+def tree_accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
+    """Accounts of all queues that hang below the root; raises `BrokenTree`."""
+    accounts = {name: Account(queue, sums.get(name)) for name, queue in session.queues.items()}
+    root = accounts.get(ROOT)
+    if root is None:
+        raise BrokenTree({ROOT: f"there is no queue named {ROOT}; create it"})
+    _refuse_orphans(accounts)
+    for account in accounts.values():
+        if account is not root:
+            accounts[_parent(account)].children.append(account)
+    found = {account.name: account for account in _descended(root)}
+    for name in sorted(accounts.keys() - found.keys()):
+        sentence = f"capacity: queue {name} is its own ancestor, or below one that is; it gets nothing"
+        session.stand_still(Standstill(sentence, (name,), of=name))
+    _refuse_jobs_of_parents([found[name] for name in sums if name in found])
+    _limit_root(root, session.total_resource)
+    _limit_children(root, session)
+    for account in found.values():
+        show(session, account)
+    return found
+
+
+def _parent(account: Account) -> str:
+    return account.queue.parent or ROOT
+
+
+def _refuse_orphans(accounts: Mapping[str, Account]) -> None:
+    orphans = {
+        name: f"the parent {parent} of queue {name} does not exist; create it, or give {name} another parent"
+        for name, account in accounts.items()
+        if name != ROOT and (parent := _parent(account)) not in accounts
+    }
+    if orphans:
+        raise BrokenTree(orphans)
+
+
+def _refuse_jobs_of_parents(used: Iterable[Account]) -> None:
+    problems = {
+        account.name: f"queue {account.name} has jobs and is the parent of {child}; "
+        f"move the jobs to a queue without children, or give {child} another parent"
+        for account in used
+        if account.children and (child := account.children[0].name)
+    }
+    if problems:
+        raise BrokenTree(problems)
+
+
+def _descended(root: Account) -> list[Account]:
+    """All queues below the root, each after its parent, and their sums added up."""
+    found = [root]
+    for account in found:
+        for child in account.children:
+            child.ancestors = (*account.ancestors, account)
+            child.path = (child, *account.path)
+            found.append(child)
+    for account in reversed(found[1:]):
+        parent = account.ancestors[-1]
+        parent.allocated.add(account.allocated)
+        parent.request.add(account.request)
+        parent.inqueue.add(account.inqueue)
+        parent.elastic.add(account.elastic)
+    return found
+
+
+def _limit_root(root: Account, total: Amounts) -> None:
+    """The root has no limit unless it says so: jobs larger than the cluster of the moment may wait in its queues."""
+    if root.capability.is_empty():
+        root.capability = Amounts.unlimited()
+        for name in total.scalars or {}:
+            root.capability.set_scalar(name, _MOST_OF_A_SCALAR)
+    root.limit = root.capability
+
+
+def _limit_children(parent: Account, session: Session) -> None:
+    for child in parent.children:
+        child.deserve(larger(child.deserved, child.guarantee))
+        _inherit(child.capability, parent.capability)
+    promised, deserved = Amounts(), Amounts()
+    for child in parent.children:
+        promised.add(child.guarantee)
+        deserved.add(child.deserved)
+    if parent.name == ROOT:
+        parent.guarantee = promised
+        parent.deserve(deserved)
+    _complain(parent, promised, deserved, session)
+    unpromised = exceeded(parent.limit, promised)
+    for child in parent.children:
+        child.limit = unpromised.clone().add(child.guarantee).min_dimension(child.capability, Missing.INFINITY)
+        _limit_children(child, session)
+
+
+def _inherit(capability: Amounts, of_parent: Amounts) -> None:
+    """What the child's capability does not name is what the parent's says."""
+    if capability.milli_cpu <= 0:
+        capability.milli_cpu = of_parent.milli_cpu
+    if capability.memory <= 0:
+        capability.memory = of_parent.memory
+    if of_parent.scalars is not None:
+        capability.scalars = {**of_parent.scalars, **(capability.scalars or {})}
+
+
+def _complain(parent: Account, promised: Amounts, deserved: Amounts, session: Session) -> None:
+    """Parents that have less than their children are told; it changes nothing."""
+    for child in parent.children:
+        names = child.capability.names_above(parent.capability, Missing.INFINITY)
+        if names:
+            session.complain("capacity", f"queue {child.name} may have more than its parent {parent.name} of {names}")
+    if parent.deserved.less_partly(deserved):
+        session.complain("capacity", f"the children of queue {parent.name} deserve more than itself")
+    if parent.guarantee.less_partly(promised):
+        session.complain("capacity", f"the children of queue {parent.name} are promised more than itself")

@@ -1,0 +1,350 @@
+"""Does every queue keep within what it may have, and get what it deserves?
+
+What queues deserve and may have is said by the queues themselves, alone or, with `enableHierarchy`, as a tree in which
+a parent's limits bind all below it. At open the accounts are made (`capacity_accounts`); events then change one
+account and its ancestors, and questions compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.devices.claimed_devices import DeviceAsks
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.statuses import HOLDING
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.plugins.capacity.accounts import (
+    Account,
+    BrokenTree,
+    common_depth,
+    flat_accounts,
+    tree_accounts,
+)
+from bayplan.batch.plugins.capacity.admitted_pods import QueueReserves
+from bayplan.batch.plugins.capacity.device_quotas import EXCEEDED, DeviceQuota
+from bayplan.batch.plugins.capacity.victims import VictimChoice
+from bayplan.batch.queue_accounts.queue_limits import (
+    asked_by,
+    fits_below,
+    gauge,
+    names_lacking,
+    tell_insufficient,
+)
+from bayplan.batch.queue_accounts.queue_usage import sums_by_queue
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.registration import EvictionContext, EvictionKind
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
+from bayplan.batch.session.victim_hints import Foresight
+from bayplan.framework.api.status import Status, error
+from bayplan.objects.resource import ResourceClaim
+
+ANCESTOR_RECLAIM_LEVEL = "ancestorReclaimLevel"
+DEVICES_ENABLED = "capacity.DynamicResourceAllocationEnable"
+CONSUMABLE_ENABLED = "capacity.DRAConsumableCapacityEnable"
+
+
+class Capacity:
+    """Keeps queues to what they say they may have and deserve."""
+
+    name = "capacity"
+    also_at: ClassVar[tuple[str, ...]] = ("victim_queue_order",)  # with enableHierarchy
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument(ANCESTOR_RECLAIM_LEVEL, int, 0),
+        Argument(DEVICES_ENABLED, bool, True),
+        Argument(CONSUMABLE_ENABLED, bool, False),
+    )
+
+    def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
+        self.arguments = arguments
+        self._handle = handle
+        self._devices_enabled = arguments.get_bool(DEVICES_ENABLED, True)
+        self._consumable = arguments.get_bool(CONSUMABLE_ENABLED, False)
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> Self:
+        return cls(arguments, handle)
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        self._level = self._reclaim_level()
+        self._in_tree = session.hierarchy_enabled(self.name)
+        self._ready = True
+        self._accounts: dict[str, Account] = {}
+        self._open_accounts()
+        self._open_devices()
+        self._reserves = QueueReserves(session.jobs.values()) if self._handle.queues_admit else None
+        name = self.name
+        session.add_reclaimable_fn(name, self._reclaimable, Foresight(spares=self._spares))
+        session.add_unified_evictable_fn(name, self._unified_evictable)
+        session.add_preemptive_fn(name, self._preemptive)
+        session.add_allocatable_fn(name, self._allocatable)
+        session.add_job_enqueueable_fn(name, self._enqueueable)
+        session.add_simulate_add_task_fn(name, self._simulate_add)
+        session.add_simulate_remove_task_fn(name, self._simulate_remove)
+        session.add_simulate_allocatable_fn(name, self._simulate_allocatable)
+        session.add_event_handler(name, allocate=self._allocate, deallocate=self._deallocate)
+
+    def on_session_close(self, session: Session) -> None:
+        """Watchers see what queues hold after the session, and who has more than it deserves."""
+        for name, account in self._accounts.items():
+            gauge(session, name, "allocated", account.allocated)
+            session.set_queue_gauge(name, "share", account.share)
+            session.set_queue_gauge(name, "overused", float(account.share > 1))
+
+    def _reclaim_level(self) -> int:
+        level = self.arguments.get_int(ANCESTOR_RECLAIM_LEVEL, 0)
+        if level < 0:
+            self.arguments.warn(f"{ANCESTOR_RECLAIM_LEVEL} should be non-negative, got {level}; 0 is used")
+        return max(level, 0)
+
+    def _open_accounts(self) -> None:
+        session = self._session
+        sums = sums_by_queue(self._handle, session)
+        if not self._in_tree:
+            self._level = 0
+            self._accounts = flat_accounts(session, sums)
+            session.add_queue_order_fn(self.name, self._order)
+            return
+        try:
+            self._accounts = tree_accounts(session, sums)
+        except BrokenTree as fault:
+            self._ready = False
+            for each in fault.standstills:
+                session.stand_still(each)
+            return
+        session.add_queue_order_fn(self.name, self._tree_order)
+        session.add_victim_queue_order_fn(self.name, self._victim_order)
+
+    # devices ----------------------------------------------------------------------------------------------------
+
+    def _open_devices(self) -> None:
+        """Count the devices of running tasks, if any queue has a limit for them."""
+        self._asks: DeviceAsks | None = None
+        if not self._devices_enabled or all(account.devices is None for account in self._accounts.values()):
+            return
+        claims = self._session.catalog.table(ResourceClaim)
+        self._asks = DeviceAsks(claims, consumable=self._consumable)
+        for job in self._session.jobs.values():
+            account = self._accounts.get(job.queue)
+            if account is not None:
+                for task in job.with_status(*HOLDING):
+                    self._hold_devices(account, task)
+
+    def _hold_devices(self, account: Account, task: Task) -> None:
+        if self._asks is not None and (claims := self._asks.of(task)):
+            for each in account.path:
+                if each.devices is not None:
+                    each.devices.hold(claims)
+
+    def _free_devices(self, account: Account, task: Task) -> None:
+        if self._asks is not None and (claims := self._asks.of(task)):
+            for each in account.path:
+                if each.devices is not None:
+                    each.devices.free(claims)
+
+    def _devices_fit(self, quota: DeviceQuota | None, task: Task) -> bool:
+        if quota is None or self._asks is None:
+            return True
+        return quota.has_room(self._asks.of(task), consumable=self._consumable)
+
+    # orders -----------------------------------------------------------------------------------------------------
+
+    def _order(self, left: Queue, right: Queue) -> int:
+        if left.priority != right.priority:
+            return right.priority - left.priority
+        return _compare(self._accounts.get(left.name), self._accounts.get(right.name))
+
+    def _tree_order(self, left: Queue, right: Queue) -> int:
+        if left.priority != right.priority:
+            return right.priority - left.priority
+        mine, theirs = self._accounts.get(left.name), self._accounts.get(right.name)
+        if mine is None or theirs is None:
+            return 0
+        if mine.children or theirs.children:
+            return bool(mine.children) - bool(theirs.children) or _compare(mine, theirs)
+        depth = common_depth(mine, theirs) + 1
+        return _compare(
+            mine.ancestors[depth] if depth < len(mine.ancestors) else mine,
+            theirs.ancestors[depth] if depth < len(theirs.ancestors) else theirs,
+        )
+
+    def _victim_order(self, left: Queue, right: Queue, preemptor: Queue) -> int:
+        """Relatives of the preemptor's queue lose tasks first."""
+        one, other = self._accounts.get(left.name), self._accounts.get(right.name)
+        mine = self._accounts.get(preemptor.name)
+        if one is None or other is None or mine is None:
+            return 0
+        return common_depth(other, mine) - common_depth(one, mine)
+
+    # victims ----------------------------------------------------------------------------------------------------
+
+    def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
+        if not self._ready:
+            return []
+        return VictimChoice(self._session, self._accounts, self._level).reclaimed(reclaimer, candidates)
+
+    def _spares(self, evictor: Job, task: Task) -> bool:
+        """Whether the task's queue will not lose it however much less it holds; it may hold more where it is one of
+        those above the evictor's."""
+        account, mine = self._accounts.get(self._session.jobs[task.job].queue), self._accounts.get(evictor.queue)
+        if not self._ready or account is None or mine is None:
+            return True
+        if account in mine.path:
+            return False
+        return VictimChoice(self._session, self._accounts, self._level).is_settled(task, account)
+
+    def _unified_evictable(self, context: EvictionContext, candidates: Sequence[Task]) -> Sequence[Task]:
+        if context.kind is EvictionKind.GANG_PREEMPT:
+            return candidates
+        if not self._ready:
+            return []
+        return VictimChoice(self._session, self._accounts, self._level).evictable(candidates)
+
+    def _preemptive(self, queue: Queue, tasks: Sequence[Task]) -> bool:
+        """Whether the queue, or an ancestor that stands for it, would stay within what it deserves of anything."""
+        account = self._accounts.get(queue.name)
+        if account is None or not queue.is_open:
+            return False
+        asked = asked_by(tasks)
+        if not fits_below(account.limit, account.allocated, asked):
+            return False
+        standing = [account, *(account.above(level) for level in range(1, self._level + 1))]
+        return any(
+            each.allocated.clone().add(asked).names_within_used(each.deserved, asked)
+            for each in standing
+            if each is not None and (each is account or each.ancestors)
+        )
+
+    # limits -----------------------------------------------------------------------------------------------------
+
+    def _allocatable(self, queue: Queue, task: Task) -> bool:
+        account = self._accounts.get(queue.name)
+        if account is None or account.children or not queue.is_open:
+            return False
+        fits = all(
+            self._devices_fit(each.devices, task) and fits_below(each.limit, each.allocated, task.resreq)
+            for each in account.path
+        )
+        if not fits or self._reserves is None:
+            return fits
+        # Above the queue nothing is kept, as in Volcano.
+        taken = self._reserves.on_top_of(account.allocated, account.name, task)
+        if not fits_below(account.limit, taken, task.resreq):
+            return False
+        self._reserves.keep(account.name, task)
+        return True
+
+    def _enqueueable(self, job: Job) -> Vote:
+        account = self._accounts.get(job.queue)
+        if account is None or account.children or not account.queue.is_open:
+            return Vote.REJECT
+        devices = self._asks.minimum(job) if self._asks is not None else {}
+        if job.min_resources_given is None and not (account.devices is not None and devices):
+            return Vote.PERMIT
+        wanted = job.min_resources()
+        for each in account.path:
+            names = names_lacking(each.limit, wanted, each.allocated, each.inqueue, each.elastic)
+            if not names and each.devices is not None and devices:
+                fits = each.devices.would_admit(devices, consumable=self._consumable)
+                names = [] if fits else [EXCEEDED]
+            if names:
+                tell_insufficient(self._session, job, names)
+                return Vote.REJECT
+        kept = job.deduct_gated(wanted)
+        for each in account.path:
+            each.inqueue.add(kept)
+            if each.devices is not None:
+                each.devices.admit(devices)
+        return Vote.PERMIT
+
+    # what happens -----------------------------------------------------------------------------------------------
+
+    def _account_of(self, task: Task) -> Account | None:
+        job = self._session.jobs.get(task.job)
+        return None if job is None else self._accounts.get(job.queue)
+
+    def _allocate(self, task: Task) -> None:
+        account = self._account_of(task)
+        if account is not None:
+            account.hold(task.resreq)
+            self._hold_devices(account, task)
+            if self._reserves is not None:
+                self._reserves.give_back(task)
+
+    def _deallocate(self, task: Task) -> None:
+        account = self._account_of(task)
+        if account is not None:
+            account.free(task.resreq)
+            self._free_devices(account, task)
+            if self._reserves is not None:
+                self._reserves.keep(account.name, task)
+
+    # what if ----------------------------------------------------------------------------------------------------
+
+    def _simulated(self, simulation: Simulation, account: Account) -> _Trial:
+        """What the queue would hold, for this simulation to change."""
+        trials: dict[str, _Trial] = simulation.state.setdefault(self.name, {})
+        trial = trials.get(account.name)
+        if trial is None:
+            trial = trials[account.name] = _Trial(account)
+        return trial
+
+    def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
+        account = self._account_of(task)
+        if account is None:
+            return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
+        claims = self._asks.of(task) if self._asks is not None else {}
+        for each in account.path:
+            trial = self._simulated(simulation, each)
+            trial.allocated.add(task.resreq)
+            if trial.devices is not None:
+                trial.devices.hold(claims)
+        return None
+
+    def _simulate_remove(self, simulation: Simulation, task: Task) -> Status | None:
+        account = self._account_of(task)
+        if account is None:
+            return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
+        claims = self._asks.of(task) if self._asks is not None else {}
+        for each in account.path:
+            trial = self._simulated(simulation, each)
+            trial.allocated.sub_unchecked(task.resreq)
+            if trial.devices is not None:
+                trial.devices.free(claims)
+        return None
+
+    def _simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
+        account = self._accounts.get(queue.name)
+        if account is None or account.children:
+            return False
+        task = simulation.task
+        for each in account.path:
+            trial = self._simulated(simulation, each)
+            if not self._devices_fit(trial.devices, task) or not fits_below(each.limit, trial.allocated, task.resreq):
+                return False
+        return True
+
+
+class _Trial:
+    """A copy of what an account holds."""
+
+    __slots__ = ("allocated", "devices")
+
+    def __init__(self, account: Account) -> None:
+        self.allocated = account.allocated.clone()
+        self.devices = None if account.devices is None else account.devices.clone()
+
+
+def _compare(left: Account | None, right: Account | None) -> int:
+    """The smaller share first; of equal ones, a queue that deserves something."""
+    if left is None or right is None:
+        return 0
+    if left.share != right.share:
+        return -1 if left.share < right.share else 1
+    return right.has_deserved - left.has_deserved

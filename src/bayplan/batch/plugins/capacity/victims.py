@@ -1,0 +1,115 @@
+"""Whose tasks go when a queue takes back what it deserves?
+
+Part of capacity: tasks of queues that have more than they deserve of something the task holds, never below what their
+queue is guaranteed. With `ancestorReclaimLevel` queues up in the tree must have more than they deserve as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bayplan.batch.model.amounts import Amounts, shared_names
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.plugins.capacity.accounts import ROOT, Account
+from bayplan.batch.session.session import Session
+
+
+class VictimChoice:
+    """One choice of victims; what their queues hold shrinks with each that is chosen."""
+
+    def __init__(self, session: Session, accounts: Mapping[str, Account], level: int) -> None:
+        self._session = session
+        self._accounts = accounts
+        self._level = level  # how many steps up ancestors are looked at
+        self._left: dict[str, Amounts] = {}
+
+    def reclaimed(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
+        """Victims for one task, the least important first."""
+        mine = self._account_of(reclaimer)
+        if mine is None:
+            return []
+        victims = []
+        order = self._session.victims_queue(candidates, reclaimer)
+        while order:
+            task = order.pop()
+            account = self._account_of(task)
+            if account is None or not shared_names(task.resreq, reclaimer.init_resreq, with_pods=False):
+                continue
+            if self._goes(task, account, mine, reclaimer):
+                victims.append(task)
+        return victims
+
+    def evictable(self, candidates: Sequence[Task]) -> list[Task]:
+        """Victims for a whole gang, in the order given; neither ancestors nor what the gang asks for matter."""
+        victims = []
+        for task in candidates:
+            account = self._account_of(task)
+            if account is None or not self._above_guarantee(task, account):
+                continue
+            if not deserves(account, task) or self._exceeds(account, task):
+                self._take(task, account)
+                victims.append(task)
+        return victims
+
+    def is_settled(self, task: Task, account: Account) -> bool:
+        """Whether the task stays, also if its queue held less."""
+        if not self._above_guarantee(task, account):
+            return True
+        return deserves(account, task) and not self._exceeds(account, task)
+
+    def _account_of(self, task: Task) -> Account | None:
+        job = self._session.jobs.get(task.job)
+        return None if job is None else self._accounts.get(job.queue)
+
+    def _goes(self, task: Task, account: Account, mine: Account, reclaimer: Task) -> bool:
+        if not self._above_guarantee(task, account):
+            return False
+        if not deserves(account, task):
+            # Neither queue deserves any of it and both hang below one ancestor: none has a better title than the other.
+            if self._related(account, mine) and not deserves(mine, reclaimer):
+                return False
+        elif not self._exceeds(account, task):
+            return False
+        looked_at = []
+        for ancestor in self._ancestors_apart(account, mine):
+            looked_at.append(ancestor)
+            if deserves(ancestor, task) and not self._exceeds(ancestor, task):
+                return False
+        self._take(task, account, *looked_at)
+        return True
+
+    def _held(self, account: Account) -> Amounts:
+        return self._left.get(account.name, account.allocated)
+
+    def _take(self, task: Task, *accounts: Account) -> None:
+        for account in accounts:
+            self._left[account.name] = self._held(account).clone().sub(task.resreq)
+
+    def _above_guarantee(self, task: Task, account: Account) -> bool:
+        return account.guarantee.less_equal(self._held(account).clone().sub(task.resreq))
+
+    def _exceeds(self, account: Account, task: Task) -> bool:
+        return bool(self._held(account).names_greater_relevant(account.deserved, task.resreq))
+
+    def _related(self, left: Account, right: Account) -> bool:
+        ours = {id(account) for account in self._near(left)}
+        return any(id(account) in ours for account in self._near(right))
+
+    def _near(self, account: Account) -> Iterator[Account]:
+        """Ancestors within the level, the root left out."""
+        for level in range(1, self._level + 1):
+            ancestor = account.above(level)
+            if ancestor is not None and ancestor.name != ROOT:
+                yield ancestor
+
+    def _ancestors_apart(self, account: Account, mine: Account) -> Iterator[Account]:
+        """The victim's ancestors within the level that are not, as many steps up, the reclaimer's."""
+        for level in range(1, self._level + 1):
+            ancestor = account.above(level)
+            if ancestor is not None and ancestor.name != ROOT and ancestor is not mine.above(level):
+                yield ancestor
+
+
+def deserves(account: Account, task: Task) -> bool:
+    """Whether the queue deserves any of what the task asks for."""
+    return bool(shared_names(task.resreq, account.deserved))

@@ -1,0 +1,1 @@
+"""The extender plugin: sends the decisions of a session to an HTTP service."""

@@ -1,0 +1,1 @@
+"""The proportion plugin: divides the cluster among queues by weight."""

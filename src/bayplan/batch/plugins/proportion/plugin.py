@@ -1,0 +1,236 @@
+"""Does each queue get its part of the cluster, by weight, and who has more than that?
+
+What a queue deserves is worked out once, at open (`water_filling`); from then on what it holds follows the events, one
+addition each, and every question is a comparison of the two. Queues without jobs take no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
+
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.model.amounts import Amounts, exceeded
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.plugins.proportion.water_filling import Claim, divide
+from bayplan.batch.queue_accounts.queue_limits import (
+    asked_by,
+    fits_below,
+    gauge,
+    guaranteed,
+    limit_of,
+    names_lacking,
+    tell_insufficient,
+)
+from bayplan.batch.queue_accounts.queue_usage import Sums, sums_by_queue
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.session import Session
+from bayplan.batch.session.simulation import Simulation
+from bayplan.batch.session.victim_hints import Foresight, Ground
+from bayplan.framework.api.status import Status, error
+
+
+class Account:
+    """What a queue may have and has."""
+
+    __slots__ = ("_share", "_whole", "allocated", "claim", "deserved", "elastic", "inqueue")
+
+    def __init__(self, claim: Claim, sums: Sums) -> None:
+        self.claim = claim
+        self.allocated = sums.allocated.clone()
+        self.inqueue = sums.inqueue.clone()
+        self.elastic = sums.elastic
+        self.set_deserved(Amounts())
+
+    def set_deserved(self, deserved: Amounts) -> None:
+        self.deserved = deserved
+        self._whole = [(name, deserved.get(name)) for name in deserved.names()]
+        self._share: float | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of what it deserves the queue has, of whatever it has most."""
+        if self._share is None:
+            self._share = max([0.0, *(self.allocated.get(name) / whole for name, whole in self._whole)])
+        return self._share
+
+    def hold(self, amounts: Amounts) -> None:
+        self.allocated.add(amounts)
+        self._share = None
+
+    def free(self, amounts: Amounts) -> None:
+        self.allocated.sub_unchecked(amounts)
+        self._share = None
+
+
+class Proportion:
+    """Divides the cluster among queues by weight."""
+
+    name = "proportion"
+    takes: ClassVar[tuple[Argument, ...]] = ()
+
+    def __init__(self, arguments: Arguments, handle: BatchHandle) -> None:
+        self.arguments = arguments
+        self._handle = handle
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> Self:
+        return cls(arguments, handle)
+
+    def on_session_open(self, session: Session) -> None:
+        self._session = session
+        sums = sums_by_queue(self._handle, session)
+        self._accounts = _accounts(session, sums)
+        self._divide()
+        self._show(sums)
+        name = self.name
+        session.add_queue_order_fn(name, self._order)
+        session.add_reclaimable_fn(name, self._reclaimable, Foresight(Ground.SHRINKING, self._is_within_deserved))
+        session.add_overused_fn(name, self._overused)
+        session.add_allocatable_fn(name, lambda queue, task: self._allocatable(queue, task.resreq))
+        session.add_preemptive_fn(name, lambda queue, tasks: self._allocatable(queue, asked_by(tasks)))
+        session.add_job_enqueueable_fn(name, self._enqueueable)
+        session.add_simulate_add_task_fn(name, self._simulate_add)
+        session.add_simulate_remove_task_fn(name, self._simulate_remove)
+        session.add_simulate_allocatable_fn(name, self._simulate_allocatable)
+        session.add_event_handler(name, allocate=self._allocate, deallocate=self._deallocate)
+
+    def on_session_close(self, session: Session) -> None:
+        """Watchers see what queues hold after the session."""
+        for queue, account in self._accounts.items():
+            gauge(session, queue, "allocated", account.allocated)
+            session.set_queue_gauge(queue, "share", account.share)
+
+    def _divide(self) -> None:
+        accounts = self._accounts.values()
+        for account, deserved in zip(
+            accounts, divide(self._session.total_resource, [each.claim for each in accounts]), strict=True
+        ):
+            account.set_deserved(deserved)
+
+    def _show(self, sums: Mapping[str, Sums]) -> None:
+        session, weighed = self._session, any(account.claim.weight for account in self._accounts.values())
+        for queue in session.queues:
+            held = sums.get(queue) or Sums()
+            gauge(session, queue, "allocated", held.allocated)
+            gauge(session, queue, "request", held.request)
+            account = self._accounts.get(queue)
+            if account is None:
+                continue
+            session.set_queue_gauge(queue, "weight", account.claim.weight)
+            if weighed:
+                gauge(session, queue, "deserved", account.deserved)
+                session.set_queue_gauge(queue, "share", account.share)
+
+    # orders and limits ------------------------------------------------------------------------------------------
+
+    def _order(self, left: Queue, right: Queue) -> int:
+        if left.priority != right.priority:
+            return right.priority - left.priority
+        mine, theirs = self._accounts.get(left.name), self._accounts.get(right.name)
+        if mine is None or theirs is None:
+            return 0
+        return (mine.share > theirs.share) - (mine.share < theirs.share)
+
+    def _overused(self, queue: Queue) -> bool:
+        account = self._accounts.get(queue.name)
+        if account is None:
+            return False
+        overused = account.deserved.less_equal(account.allocated)
+        self._session.set_queue_gauge(queue.name, "overused", float(overused))
+        return overused
+
+    def _allocatable(self, queue: Queue, asked: Amounts) -> bool:
+        account = self._accounts.get(queue.name)
+        return account is not None and queue.is_open and fits_below(account.deserved, account.allocated, asked)
+
+    def _reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:  # noqa: ARG002
+        """Tasks of queues that have more than they deserve of anything, as long as they do."""
+        left: dict[str, Amounts] = {}
+        victims = []
+        for task in candidates:
+            job = self._session.jobs.get(task.job)
+            account = self._accounts.get(job.queue) if job is not None else None
+            if job is None or account is None:
+                continue
+            allocated = left.setdefault(job.queue, account.allocated)
+            if not allocated.less_equal(account.deserved):
+                left[job.queue] = allocated.clone().sub(task.resreq)
+                victims.append(task)
+        return victims
+
+    def _is_within_deserved(self, evictor: Job, task: Task) -> bool:  # noqa: ARG002
+        """Whether the task's queue has nothing to give back; what it holds only shrinks while others reclaim."""
+        account = self._account_of(task)
+        return account is None or account.allocated.less_equal(account.deserved)
+
+    def _enqueueable(self, job: Job) -> Vote:
+        account = self._accounts[job.queue]
+        if not self._session.queues[job.queue].is_open:
+            return Vote.REJECT
+        if job.min_resources_given is None:
+            return Vote.PERMIT
+        wanted = job.min_resources()
+        names = names_lacking(account.claim.limit, wanted, account.allocated, account.inqueue, account.elastic)
+        if not names:
+            account.inqueue.add(job.deduct_gated(wanted))
+            return Vote.PERMIT
+        tell_insufficient(self._session, job, names)
+        return Vote.REJECT
+
+    # what happens -----------------------------------------------------------------------------------------------
+
+    def _account_of(self, task: Task) -> Account | None:
+        job = self._session.jobs.get(task.job)
+        return None if job is None else self._accounts.get(job.queue)
+
+    def _allocate(self, task: Task) -> None:
+        account = self._account_of(task)
+        if account is not None:
+            account.hold(task.resreq)
+
+    def _deallocate(self, task: Task) -> None:
+        account = self._account_of(task)
+        if account is not None:
+            account.free(task.resreq)
+
+    # what if ----------------------------------------------------------------------------------------------------
+
+    def _simulated(self, simulation: Simulation, queue: str) -> Amounts:
+        """What the queue would hold, for this simulation to change."""
+        held: dict[str, Amounts] = simulation.state.setdefault(self.name, {})
+        if queue not in held:
+            held[queue] = self._accounts[queue].allocated.clone()
+        return held[queue]
+
+    def _simulate_add(self, simulation: Simulation, task: Task) -> Status | None:
+        if self._account_of(task) is None:
+            return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
+        self._simulated(simulation, self._session.jobs[task.job].queue).add(task.resreq)
+        return None
+
+    def _simulate_remove(self, simulation: Simulation, task: Task) -> Status | None:
+        if self._account_of(task) is None:
+            return error(f"[{self.name}] job {task.job} not found in session (orphaned task from deleted PodGroup)")
+        self._simulated(simulation, self._session.jobs[task.job].queue).sub_unchecked(task.resreq)
+        return None
+
+    def _simulate_allocatable(self, simulation: Simulation, queue: Queue) -> bool:
+        account = self._accounts.get(queue.name)
+        if account is None:
+            return False
+        return fits_below(account.deserved, self._simulated(simulation, queue.name), simulation.task.resreq)
+
+
+def _accounts(session: Session, sums: Mapping[str, Sums]) -> dict[str, Account]:
+    unpromised = exceeded(session.total_resource, guaranteed(session.queues.values()))
+    accounts = {}
+    for name, held in sums.items():
+        queue = session.queues[name]
+        claim = Claim(queue.weight, held.request, limit_of(queue, unpromised), queue.guarantee)
+        accounts[name] = Account(claim, held)
+    return accounts

@@ -1,0 +1,1 @@
+"""The rescheduling plugin: selects running tasks to evict from busy nodes."""

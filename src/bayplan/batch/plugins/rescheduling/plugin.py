@@ -1,0 +1,126 @@
+"""Should some running tasks start again elsewhere? Asked by the action `shuffle`, once an interval.
+
+What is unbalanced, and who goes, is a strategy's word; `lowNodeUtilization` is the one there is. Real usage of nodes
+must be collected for it, under the period that `metricsPeriod` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from bayplan.batch.config.argument_specs import Argument
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.handle import BatchHandle
+from bayplan.batch.plugins.rescheduling.low_node_utilization import LowNodeUtilization, Thresholds
+from bayplan.batch.session.session import Session
+from bayplan.codec.go_duration import DurationError, parse_duration
+
+DEFAULT_INTERVAL = timedelta(minutes=5)
+DEFAULT_PERIOD = "5m"
+
+
+@dataclass(slots=True)
+class Rounds:
+    """When tasks were moved last, and which averages were read for it; outlives sessions."""
+
+    last: datetime
+    period: str = DEFAULT_PERIOD
+
+    def is_due(self, now: datetime, interval: timedelta) -> bool:
+        """Whether it is time again; if so, the next round is counted from now."""
+        if self.last + interval >= now:
+            return False
+        self.last = now
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What `lowNodeUtilization` can be told."""
+
+    thresholds: dict[str, int] = field(default_factory=dict)
+    target_thresholds: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An item of `strategies`."""
+
+    name: str = ""
+    params: Params = field(default_factory=Params)
+
+
+class Rescheduling:
+    """Proposes victims of its strategies to the action `shuffle`; the first interval begins with the process."""
+
+    name = "rescheduling"
+    also_at: ClassVar[tuple[str, ...]] = ("victim_tasks",)
+    takes: ClassVar[tuple[Argument, ...]] = (
+        Argument("interval", timedelta, "5m"),
+        Argument("metricsPeriod", str, DEFAULT_PERIOD),
+        Argument("strategies", list[Listed]),
+    )
+
+    def __init__(self, arguments: Arguments, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._interval = _interval(arguments)
+        rounds.period = _text(arguments, "metricsPeriod", rounds.period) or DEFAULT_PERIOD
+        self._strategies = dict(_strategies(arguments))
+
+    @classmethod
+    def factory(cls, arguments: Arguments, handle: BatchHandle) -> Rescheduling:
+        return cls(arguments, handle.remembered(cls.name, lambda: Rounds(handle.clock.now())))
+
+    def on_session_open(self, session: Session) -> None:
+        if not self._rounds.is_due(session.clock.now(), self._interval):
+            return
+        fns = [
+            LowNodeUtilization(session, thresholds, self._rounds.period).victims
+            for name, thresholds in self._strategies.items()
+            if name == LowNodeUtilization.name
+        ]
+        session.add_victim_tasks_fns(self.name, fns)
+
+
+def _text(arguments: Arguments, key: str, default: str) -> str:
+    if key in arguments and not isinstance(arguments[key], str):
+        raise ValueError(f"argument {key} must be a text such as 5m, not {arguments[key]!r}")
+    return arguments.get_str(key, default)
+
+
+def _interval(arguments: Arguments) -> timedelta:
+    text = _text(arguments, "interval", "")
+    try:
+        return timedelta(seconds=parse_duration(text).seconds)
+    except DurationError as fault:
+        if text:
+            arguments.warn(f"interval: {fault}; 5m is used")
+        return DEFAULT_INTERVAL
+
+
+def _strategies(arguments: Arguments) -> Iterator[tuple[str, Thresholds]]:
+    """The strategies in force with their parameters; the one there is with its defaults, where none are listed."""
+    listed = arguments.get("strategies", object)
+    if not isinstance(listed, list) or not listed:
+        yield LowNodeUtilization.name, Thresholds()
+        return
+    for item in listed:
+        found = _strategy(item)
+        if found is None:
+            arguments.warn(f"strategies: {item!r} is no strategy; write `name` and `params`")
+            continue
+        name, params = found
+        yield name, Thresholds.of(params, arguments)
+
+
+def _strategy(item: Any) -> tuple[str, Mapping[str, Any]] | None:
+    if not isinstance(item, Mapping | None):
+        return None
+    given = {str(key).lower(): value for key, value in (item or {}).items()}
+    name, params = given.get("name"), given.get("params")
+    if not isinstance(name, str | None) or not isinstance(params, Mapping | None):
+        return None
+    return name or "", params or {}

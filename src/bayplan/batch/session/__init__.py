@@ -1,0 +1,1 @@
+"""One scheduling session: extension points, statements, opening, closing and what it commits."""

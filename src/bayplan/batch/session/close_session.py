@@ -1,0 +1,258 @@
+"""How a session ends: phases and conditions of groups, messages of pods, what queues hold, and the events about it.
+
+Called once a session, after the plugins' own `on_session_close`. Cost: a few microseconds a job, and a text for each
+that waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from bayplan.batch.devices.claimed_devices import (
+    COUNT_PREFIX,
+    ByClass,
+    DeviceAsks,
+    merged,
+)
+from bayplan.batch.model.amounts import Amounts
+from bayplan.batch.model.fit_errors import ALL_NODES_UNAVAILABLE
+from bayplan.batch.model.jobs import (
+    COMPLETED_PHASE,
+    INQUEUE_PHASE,
+    PENDING_PHASE,
+    RUNNING_PHASE,
+    UNKNOWN_PHASE,
+    Job,
+)
+from bayplan.batch.model.statuses import (
+    COMPLETED,
+    HOLDING,
+    SCHEDULED,
+    TaskStatus,
+)
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.outcome import (
+    GroupEvent,
+    GroupOutcome,
+    Outcome,
+    PodMessage,
+)
+from bayplan.batch.session.session import Session
+from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.volcano.types import ROOT_QUEUE, PodGroupCondition, PodGroupStatus
+
+UNSCHEDULABLE, SCHEDULABLE = "Unschedulable", "Schedulable"
+_UNSCHEDULABLE_PHASES = frozenset({UNKNOWN_PHASE, PENDING_PHASE, INQUEUE_PHASE})
+_WAITING = (TaskStatus.ALLOCATED, TaskStatus.PENDING, TaskStatus.PIPELINED)
+
+
+# texts
+
+
+def fit_error(job: Job) -> str:
+    """Where the tasks of a job stand, and why those that wait do."""
+    counts = {TaskStatus(number).label: len(tasks) for number, tasks in enumerate(job.ranks.by_status) if tasks}
+    counts["minAvailable"] = job.min_available
+    head = "pod group is ready" if job.is_ready() else "pod group is not ready"
+    text = f"{head}, {_histogram(counts)}"
+    reasons = Counter(task_reason(job, task).reason for task in job.pending.values())
+    if reasons:
+        text += f"; Pending: {_histogram(reasons)}"
+    return text + _origin(job)
+
+
+def _histogram(counts: Mapping[str, int]) -> str:
+    return ", ".join(sorted(f"{count} {name}" for name, count in counts.items()))
+
+
+def _origin(job: Job) -> str:
+    if job.fit_error:
+        return f". Origin reason is: {job.fit_error}"
+    for uid, errors in job.nodes_fit_errors.items():
+        if uid in job.tasks:
+            return f". Origin reason is {job.tasks[uid].name}: {errors.text()}"
+    return ""
+
+
+def task_reason(job: Job, task: Task) -> PodMessage:
+    """Why one task waits: by the last statement that was undone, else by where it stands."""
+    context = task.context()
+    pod = f"Pod {task.key} can possibly be assigned to {context.node_name}, once"
+    if context.status is TaskStatus.ALLOCATED:
+        return PodMessage(SCHEDULABLE, f"{pod} minAvailable is satisfied")
+    if context.status is TaskStatus.PIPELINED:
+        nominated = context.node_name if context.eviction_occurred else ""
+        return PodMessage(UNSCHEDULABLE, f"{pod} resource is released and minAvailable is satisfied", nominated)
+    if context.status is TaskStatus.PENDING:
+        errors = job.nodes_fit_errors.get(task.uid)
+        if errors is None:
+            return PodMessage(UNSCHEDULABLE, job.fit_error)
+        return PodMessage(UNSCHEDULABLE, errors.text(), counts=errors.reasons)
+    return PodMessage(context.status.label, job.fit_error)
+
+
+# groups
+
+
+def settle_groups(session: Session, outcome: Outcome) -> Iterator[None]:
+    """The status of every group, its events, and the messages of its pods; a job a turn."""
+    for job in session.jobs.values():
+        yield
+        old = job.pod_group.status
+        job.phase = group_phase(job, session.uid)
+        status = PodGroupStatus(
+            phase=job.phase,
+            conditions=tuple(job.conditions),
+            running=job.count(TaskStatus.RUNNING),
+            succeeded=job.count(TaskStatus.SUCCEEDED),
+            failed=job.count(TaskStatus.FAILED),
+        )
+        changed = _differs(status, old)
+        places = _places_of_sub_jobs(job)
+        outcome.groups[job.uid] = GroupOutcome(
+            status,
+            changed,
+            job.allocated_hyper_node,
+            places,
+            len(job.pending),
+            job.queue,
+            job.pod_group.metadata.creation_timestamp,
+        )
+        _tell(job, outcome, changed=changed)
+
+
+def _places_of_sub_jobs(job: Job) -> dict[str, str]:
+    """Where sub-groups are; the sub-job of everybody else is where the job is."""
+    if not job.has_sub_job_policy:
+        return {}
+    places = {uid: sub.allocated_hyper_node for uid, sub in job.sub_jobs.items() if uid != job.uid}
+    return {uid: place for uid, place in places.items() if place}
+
+
+def group_phase(job: Job, session: str) -> str:
+    """The phase that follows from the tasks, and from whether this very session called the gang unschedulable."""
+    unschedulable = any(
+        each.type == UNSCHEDULABLE and each.status == "True" and each.transition_id == session
+        for each in job.conditions
+    )
+    if unschedulable and job.count(TaskStatus.RUNNING):
+        return UNKNOWN_PHASE
+    scheduled = job.count(*SCHEDULED)
+    if scheduled >= job.min_available:
+        return COMPLETED_PHASE if scheduled == job.count(*COMPLETED) else RUNNING_PHASE
+    return INQUEUE_PHASE if job.phase == INQUEUE_PHASE else PENDING_PHASE
+
+
+def _differs(new: PodGroupStatus, old: PodGroupStatus) -> bool:
+    counts = (new.phase, new.running, new.succeeded, new.failed)
+    if counts != (old.phase, old.running, old.succeeded, old.failed) or len(new.conditions) != len(old.conditions):
+        return True
+    return any(_said(one) != _said(other) for one, other in zip(new.conditions, old.conditions, strict=True))
+
+
+def _said(condition: PodGroupCondition) -> tuple[str, str, str, str]:
+    return condition.type, condition.status, condition.reason, condition.message
+
+
+def _tell(job: Job, outcome: Outcome, *, changed: bool) -> None:
+    waiting = job.count(*_WAITING)
+    if job.phase in _UNSCHEDULABLE_PHASES:
+        text = fit_error(job)
+        pending = len(job.pending)
+        text = f"{pending}/{len(job.tasks)} tasks in gang unschedulable: {text}"
+        outcome.events.append(GroupEvent(job.uid, "Warning", UNSCHEDULABLE, text))
+    elif changed:
+        outcome.events.append(GroupEvent(job.uid, "Normal", "Scheduled", "pod group is ready"))
+    if not waiting:
+        return
+    base = fit_error(job) or ALL_NODES_UNAVAILABLE
+    for task in job.with_status(*_WAITING):
+        if task.gated:
+            continue
+        found = task_reason(job, task)
+        nominated = found.nominated_node or task.pod.status.nominated_node_name
+        told = PodMessage(found.reason, found.message or base, nominated, found.counts)
+        outcome.waiting[task.key] = told
+        if _must_be_written(task, found, told.message):
+            outcome.messages[task.key] = told
+
+
+def _must_be_written(task: Task, found: PodMessage, message: str) -> bool:
+    """Whether the pod does not say so already."""
+    status = task.pod.status
+    if found.nominated_node and found.nominated_node != status.nominated_node_name:
+        return True
+    condition = next((each for each in status.conditions if each.type == "PodScheduled"), None)
+    if condition is None:
+        return True
+    return (condition.status, condition.reason, condition.message) != ("False", found.reason, message)
+
+
+# queues
+
+
+def settle_queues(session: Session, outcome: Outcome) -> Iterator[None]:
+    """What each queue holds, its parents too; told where that differs from what the queue says."""
+    held = {name: Amounts() for name in session.queues}
+    devices: dict[str, dict[str, ByClass]] = {name: {} for name in session.queues}  # by claim, which pods may share
+    asks = DeviceAsks(session.catalog.table(ResourceClaim), consumable=False)
+    has_root = ROOT_QUEUE in session.queues
+    for job in session.jobs.values():
+        yield
+        total = _held_by(session, job)
+        if total is None:
+            continue
+        claimed = _claimed_by(asks, job)
+        for name in _lineage(session, job.queue) if has_root else (job.queue,):
+            held[name].add(total)
+            devices[name] |= claimed
+    for name, amounts in held.items():
+        found = amounts.quantities()
+        for device_class, some in merged(devices[name].values()).items():
+            found[COUNT_PREFIX + device_class] = Quantity.of(some.count)
+        if not _same(session.queues[name].queue.status.allocated, found):
+            outcome.queues[name] = found
+
+
+def _held_by(session: Session, job: Job) -> Amounts | None:
+    if not job.allocated_task_num:
+        return None
+    total = job.allocated
+    if 0.0 in (total.scalars or {}).values():  # it may name what is gone again; tasks name what they have
+        total = Amounts()
+        for task in job.with_status(*HOLDING):
+            total.add(task.resreq)
+    if session.device_pools:
+        total = total.clone()
+        for task in job.with_status(*HOLDING):
+            for pool in session.device_pools:
+                for name, amount in pool.queue_amounts(task).items():
+                    total.set_scalar(name, total.get(name) - task.resreq.get(name) + amount)
+    return total
+
+
+def _claimed_by(asks: DeviceAsks, job: Job) -> dict[str, ByClass]:
+    """The devices of a job's tasks by claim."""
+    found: dict[str, ByClass] = {}
+    for task in job.with_status(*HOLDING) if asks.has_claims else ():
+        found |= asks.of(task)
+    return found
+
+
+def _lineage(session: Session, name: str) -> list[str]:
+    """The queue and its parents up to the root; a parent that does not exist, or a cycle, ends it."""
+    found = [name]
+    while True:
+        queue = session.queues.get(found[-1])
+        parent = (queue.parent if queue is not None else "") or ROOT_QUEUE
+        if parent == ROOT_QUEUE:  # also of itself: what jobs of the root hold counts twice there, as upstream has it
+            return [*found, parent]
+        if parent in found or parent not in session.queues:
+            return found
+        found.append(parent)
+
+
+def _same(told: Mapping[str, str | int | float], found: Mapping[str, Quantity]) -> bool:
+    return told.keys() == found.keys() and all(parse_quantity(told[name]) == found[name] for name in found)

@@ -1,0 +1,153 @@
+"""The extension points of a session as a table: name, the switch in the file, how answers combine.
+
+`Session.add_<name>_fn(plugin, fn)` registers at a point; `Session.<name>(...)` asks. A plugin is asked where one of
+the point's switches is on for it; a point without a switch is always asked. Points about nodes (predicates and node
+scores) have no rule here: `prospects` asks them for all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Generic, Protocol, TypeVar
+
+from bayplan.batch.model.hypernodes import HyperNode
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Node
+from bayplan.batch.session import combine_rules
+from bayplan.framework.api.status import Status
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Why a job is not looked at."""
+
+    reason: str
+    message: str
+
+
+class Switches(Protocol):
+    """A plugin as a tier lists it: its name and which points it is asked at."""
+
+    @property
+    def name(self) -> str: ...
+
+    def enabled(self, key: str) -> bool:
+        """Whether the file's flag of this spelling is on; unset is off."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # a point is itself: it is looked up for every question
+class Point(Generic[R]):
+    """One extension point. R is what asking there gives."""
+
+    name: str
+    switches: tuple[str, ...] = ()  # keys of the file; any of them on is enough; none: always asked
+    rule: Callable[..., R] | None = None
+    accepts: Callable[..., bool] | None = None  # (answer, *what was asked); None where the rule sees for itself
+    wanted: str = ""  # what an answer has to be, for whoever answered something else
+
+    def open_to(self, plugin: Switches) -> bool:
+        return not self.switches or any(plugin.enabled(key) for key in self.switches)
+
+
+def _is_status(answer: Any, *_: Any) -> bool:
+    return isinstance(answer, Status)
+
+
+def _is_fit_answer(answer: Any, *_: Any) -> bool:
+    return _is_status(answer) or (isinstance(answer, list | tuple) and all(map(_is_status, answer)))
+
+
+def _is_candidate(answer: Any, task: Any, by_score: Mapping[float, Any]) -> bool:  # noqa: ARG001
+    return isinstance(answer, Node) and any(answer in nodes for nodes in by_score.values())
+
+
+def _are_gradients(answer: Any, *_: Any) -> bool:
+    return isinstance(answer, list | tuple) and all(
+        isinstance(each, list | tuple) and all(isinstance(place, HyperNode) for place in each) for each in answer
+    )
+
+
+def _are_scores(answer: Any, *_: Any) -> bool:
+    return isinstance(answer, Mapping) and all(isinstance(score, Real) for score in answer.values())
+
+
+_STATUS = (_is_status, "a Status, or None where nothing speaks against it,")
+_FIT = (_is_fit_answer, "a Status, several, or None where nothing speaks against it,")
+_EITHER = ("enablePreemptable", "enabledAllocatable")
+_GRADIENTS = (_are_gradients, "a list of lists of hypernodes")
+
+
+JOB_ORDER = Point("job_order", ("enableJobOrder",), combine_rules.first_nonzero)
+SUB_JOB_ORDER = Point("sub_job_order", ("enabledSubJobOrder",), combine_rules.first_nonzero)
+QUEUE_ORDER = Point("queue_order", ("enableQueueOrder",), combine_rules.first_nonzero)
+VICTIM_QUEUE_ORDER = Point("victim_queue_order", (), combine_rules.first_nonzero)
+CLUSTER_ORDER = Point("cluster_order", ("EnabledClusterOrder",), combine_rules.first_nonzero)
+TASK_ORDER = Point("task_order", ("enableTaskOrder",), combine_rules.first_nonzero)
+NAMESPACE_ORDER = Point("namespace_order", (), combine_rules.first_nonzero)
+
+PRE_PREDICATE: Point[Status | None] = Point("pre_predicate", ("enablePredicate",), combine_rules.first_answer, *_STATUS)
+PREDICATE: Point[None] = Point("predicate", ("enablePredicate",))
+BEST_NODE: Point[Node | None] = Point(
+    "best_node",
+    ("enableBestNode",),
+    combine_rules.first_answer,
+    _is_candidate,
+    "one of the nodes, or None for no opinion,",
+)
+NODE_ORDER: Point[None] = Point("node_order", ("enableNodeOrder",))
+BATCH_NODE_ORDER: Point[None] = Point("batch_node_order", ("enableNodeOrder",))
+NODE_MAP: Point[None] = Point("node_map", ("enableNodeOrder",))
+NODE_REDUCE: Point[None] = Point("node_reduce", ("enableNodeOrder",))
+HYPER_NODE_ORDER = Point(
+    "hyper_node_order", ("enabledHyperNodeOrder",), combine_rules.by_plugin, _are_scores, "a number for each name"
+)
+HYPER_NODE_GRADIENT_FOR_JOB = Point(
+    "hyper_node_gradient_for_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS
+)
+HYPER_NODE_GRADIENT_FOR_SUB_JOB = Point(
+    "hyper_node_gradient_for_sub_job", ("enabledHyperNodeGradient",), combine_rules.first_registered, *_GRADIENTS
+)
+
+PREEMPTABLE = Point("preemptable", ("enablePreemptable",), combine_rules.victims_of_tier)
+RECLAIMABLE = Point("reclaimable", ("enableReclaimable",), combine_rules.victims_of_tier)
+UNIFIED_EVICTABLE = Point("unified_evictable", (), combine_rules.victims_of_tier)
+VICTIM_TASKS = Point("victim_tasks", ("enabledVictim",), combine_rules.union_of_tier)
+
+JOB_VALID: Point[Invalid | None] = Point(
+    "job_valid",
+    (),
+    combine_rules.first_answer,
+    lambda answer, _: isinstance(answer, Invalid),
+    "Invalid, or None for a valid job,",
+)
+JOB_ENQUEUEABLE = Point("job_enqueueable", ("enableJobEnqueued",), combine_rules.vote)
+JOB_ENQUEUED = Point("job_enqueued", ("enableJobEnqueued",), combine_rules.everybody)
+JOB_READY = Point("job_ready", ("enableJobReady",), combine_rules.unanimous)
+SUB_JOB_READY = Point("sub_job_ready", ("enabledSubJobReady",), combine_rules.unanimous)
+JOB_PIPELINED = Point("job_pipelined", ("enableJobPipelined",), combine_rules.vote)
+SUB_JOB_PIPELINED = Point("sub_job_pipelined", ("enabledSubJobPipelined",), combine_rules.vote)
+JOB_STARVING = Point("job_starving", ("enableJobStarving",), combine_rules.agreed_in_first_tier)
+OVERUSED = Point("overused", ("enabledOverused",), combine_rules.anybody)
+PREEMPTIVE = Point("preemptive", ("enablePreemptive",), combine_rules.unanimous)
+ALLOCATABLE = Point("allocatable", ("enabledAllocatable",), combine_rules.unanimous)
+TARGET_JOB: Point[Any] = Point(
+    "target_job",
+    ("enableTargetJob",),
+    combine_rules.first_registered,
+    lambda answer, _: isinstance(answer, Job),
+    "a Job, or None for no job,",
+)
+RESERVED_NODES = Point("reserved_nodes", ("enableReservedNodes",), combine_rules.everybody)
+
+SIMULATE_ADD_TASK = Point("simulate_add_task", _EITHER, combine_rules.first_answer, *_FIT)
+SIMULATE_REMOVE_TASK = Point("simulate_remove_task", _EITHER, combine_rules.first_answer, *_FIT)
+SIMULATE_PREDICATE = Point("simulate_predicate", ("enablePredicate",), combine_rules.first_answer, *_FIT)
+SIMULATE_ALLOCATABLE = Point("simulate_allocatable", ("enabledAllocatable",), combine_rules.unanimous)
+
+POINTS: tuple[Point[Any], ...] = tuple(value for value in vars().values() if isinstance(value, Point))
+"""Every point, in the order of this page."""

@@ -1,0 +1,70 @@
+"""What is left to place of a job: its sub-jobs in order, and the tasks of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session.priority_queue import PriorityQueue
+from bayplan.batch.session.session import Session
+
+
+class Worksheet:
+    """The waiting tasks of one job."""
+
+    def __init__(self, sub_jobs: PriorityQueue[SubJob], tasks: dict[str, PriorityQueue[Task]]) -> None:
+        self.sub_jobs = sub_jobs
+        self.tasks = tasks  # by sub-job
+
+    def __bool__(self) -> bool:
+        return bool(self.sub_jobs)
+
+    def clone(self) -> Worksheet:
+        return Worksheet(self.sub_jobs.clone(), {uid: tasks.clone() for uid, tasks in self.tasks.items()})
+
+    def adopt(self, other: Worksheet) -> None:
+        """Go on from where a trial has got to."""
+        self.sub_jobs, self.tasks = other.sub_jobs, other.tasks
+
+
+def organize(session: Session, job: Job) -> Worksheet:
+    """The sub-jobs that the job cannot start without come first; ready ones take what is left of their tasks."""
+    order = _needed_first(session, job) if job.has_sub_job_policy else session.sub_job_order
+    sub_jobs: PriorityQueue[SubJob] = PriorityQueue(order)
+    tasks: dict[str, PriorityQueue[Task]] = {}
+    for uid, sub_job in job.sub_jobs.items():
+        waiting = [task for task in sub_job.pending.values() if _is_placed_here(task)]
+        if waiting:
+            tasks[uid] = PriorityQueue(session.task_order, waiting)
+            sub_jobs.push(sub_job)
+    return Worksheet(sub_jobs, tasks)
+
+
+def _is_placed_here(task: Task) -> bool:
+    """Gates of others hold a task back, and one that asks for nothing is backfilled."""
+    return not (task.gated and not task.only_queue_gate) and not task.best_effort
+
+
+def _needed_first(session: Session, job: Job) -> Callable[[SubJob, SubJob], bool]:
+    ready: dict[str, int] = {}
+    unready: PriorityQueue[SubJob] = PriorityQueue(session.sub_job_order)
+    for sub_job in job.sub_jobs.values():
+        if session.sub_job_ready(job, sub_job):
+            ready[sub_job.gid] = ready.get(sub_job.gid, 0) + 1
+        else:
+            unready.push(sub_job)
+    needed: set[str] = set()
+    while unready:
+        sub_job = unready.pop()
+        if ready.get(sub_job.gid, 0) < job.min_sub_jobs.get(sub_job.gid, 0):
+            needed.add(sub_job.uid)
+            ready[sub_job.gid] = ready.get(sub_job.gid, 0) + 1
+
+    def order(left: SubJob, right: SubJob) -> bool:
+        if (left.uid in needed) != (right.uid in needed):
+            return left.uid in needed
+        return session.sub_job_order(left, right)
+
+    return order

@@ -1,0 +1,338 @@
+"""How plugins register with a session: one typed `add_*_fn` a point, thin over the table of points.
+
+A plugin registers in `on_session_open`. At each point a plugin name has one function (a later one of the same name
+takes its place); handlers of events add up. See `points` for the rule by which answers are combined, and `node_points`
+for the three forms of what is asked about nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from bayplan.batch.evaluation.node_points import (
+    Dependence,
+    NodeFn,
+    NodeScore,
+    NodesScore,
+    NodesTest,
+    NodeTest,
+    RowScores,
+    RowVerdicts,
+    Signature,
+    never_shared,
+)
+from bayplan.batch.model.fit_errors import FitAnswer
+from bayplan.batch.model.hypernodes import HyperNode
+from bayplan.batch.model.jobs import Job
+from bayplan.batch.model.nodes import Node, Nodes
+from bayplan.batch.model.queues import Queue
+from bayplan.batch.model.sub_jobs import SubJob
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session import extension_points
+from bayplan.batch.session.combine_rules import Vote
+from bayplan.batch.session.extension_points import Invalid, Point
+from bayplan.batch.session.simulation import Simulation
+from bayplan.batch.session.victim_hints import NO_FORESIGHT, Foresight
+from bayplan.errors import PluginError
+from bayplan.framework.api.status import Status
+from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
+
+
+class Misregistered(PluginError):
+    """A plugin registered something that would never be asked, or could not be called."""
+
+
+class EvictionKind(Enum):
+    """Who wants victims of `unified_evictable`."""
+
+    GANG_PREEMPT = "GangPreempt"
+    GANG_RECLAIM = "GangReclaim"
+    TASK_PREEMPT = "TaskPreempt"
+    TASK_RECLAIM = "TaskReclaim"
+
+
+class Purpose(Enum):
+    """For what hypernodes are searched."""
+
+    ALLOCATE = "Allocate"
+    EVICT = "Evict"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionContext:
+    """For whom and where victims are wanted; `task` only for the kinds that evict for one task."""
+
+    kind: EvictionKind
+    job: Job
+    task: Task | None = None
+    hyper_node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """What a plugin does when a task gets or loses a node. A Status that is not ok undoes the placing."""
+
+    plugin: str
+    allocate: Callable[[Task], Status | None] | None = None
+    deallocate: Callable[[Task], None] | None = None
+
+
+JobOrderFn = Callable[[Job, Job], int]
+SubJobOrderFn = Callable[[SubJob, SubJob], int]
+QueueOrderFn = Callable[[Queue, Queue], int]
+VictimQueueOrderFn = Callable[[Queue, Queue, Queue], int]
+TaskOrderFn = Callable[[Task, Task], int]
+EvictableFn = Callable[[Task, Sequence[Task]], Sequence[Task] | None]
+UnifiedEvictableFn = Callable[[EvictionContext, Sequence[Task]], Sequence[Task] | None]
+VictimTasksFn = Callable[[Sequence[Task]], Iterable[Task]]
+JobVoteFn = Callable[[Job], Vote]
+GradientFn = Callable[[Any, HyperNode, Purpose], Sequence[Sequence[HyperNode]] | None]
+BindRequestMutateFn = Callable[[Task, str], Mapping[str, str] | None]
+HyperNodeOrderFn = Callable[[SubJob, Mapping[str, Nodes]], Mapping[str, float]]
+
+
+class Registrations:
+    """The functions that plugins have registered."""
+
+    def __init__(self) -> None:
+        self._fns: dict[Point[Any], dict[str, Any]] = {point: {} for point in extension_points.POINTS}
+        self._foresight: dict[Point[Any], dict[str, Foresight]] = {
+            extension_points.PREEMPTABLE: {},
+            extension_points.RECLAIMABLE: {},
+        }
+        self.event_handlers: list[EventHandler] = []
+        self.bind_request_mutate_fns: list[Mutator] = []
+        self.opening = ""  # whose `on_session_open` runs
+        self.listed: frozenset[str] = frozenset()  # whom the tiers name
+
+    def _add(self, point: Point[Any], plugin: str, fn: Any) -> None:
+        self._refuse_misuse(point.name, plugin, *(fn.given if isinstance(fn, NodeFn) else (fn,)))
+        self._fns[point][plugin] = fn
+        self.registered(point)
+
+    def _refuse_misuse(self, point: str, plugin: str, *fns: object) -> None:
+        """What would never be asked, or could not be called when it is, is found where it is registered."""
+        if self.opening and plugin != self.opening:
+            raise Misregistered(
+                f'it registers at {point} as "{plugin}", but is called "{self.opening}"; pass self.name'
+            )
+        if self.listed and plugin not in self.listed:
+            raise Misregistered(f'"{plugin}" registers at {point}, but no tier lists a plugin of that name')
+        for fn in fns:
+            if not callable(fn):
+                raise Misregistered(f"it registers {fn!r} at {point}, which cannot be called; pass a function")
+
+    def add_bind_request_mutate_fn(self, fn: BindRequestMutateFn, *, on_error: str = SKIP) -> None:
+        """Ask `fn(task, node_name)` for annotations of each bind request that is about to be made; functions add up.
+
+        `on_error`: "skip" leaves out what a function that fails would have said; "fail" does not bind the task."""
+        if not callable(fn):
+            raise Misregistered(f"it registers {fn!r} for bind requests, which cannot be called; pass a function")
+        self.bind_request_mutate_fns.append(Mutator(self.opening, fn, on_error))
+
+    def points_of(self, plugin: str) -> list[str]:
+        """The points at which a plugin has registered, in the order of the table; `events` if it handles those."""
+        handles = any(handler.plugin == plugin for handler in self.event_handlers)
+        return [point.name for point, fns in self._fns.items() if plugin in fns] + ["events"] * handles
+
+    def registered(self, point: Point[Any]) -> None:
+        """Called after each registration; what was worked out for the point before is void."""
+
+    # orders: negative where the left comes first, 0 for no opinion ----------------------------------------------
+
+    def add_job_order_fn(self, plugin: str, fn: JobOrderFn) -> None:
+        self._add(extension_points.JOB_ORDER, plugin, fn)
+
+    def add_sub_job_order_fn(self, plugin: str, fn: SubJobOrderFn) -> None:
+        self._add(extension_points.SUB_JOB_ORDER, plugin, fn)
+
+    def add_queue_order_fn(self, plugin: str, fn: QueueOrderFn) -> None:
+        self._add(extension_points.QUEUE_ORDER, plugin, fn)
+
+    def add_victim_queue_order_fn(self, plugin: str, fn: VictimQueueOrderFn) -> None:
+        """(left, right, queue of the preemptor): negative where the left loses tasks first."""
+        self._add(extension_points.VICTIM_QUEUE_ORDER, plugin, fn)
+
+    def add_task_order_fn(self, plugin: str, fn: TaskOrderFn) -> None:
+        self._add(extension_points.TASK_ORDER, plugin, fn)
+
+    def add_cluster_order_fn(self, plugin: str, fn: Callable[[str, str], int]) -> None:
+        self._add(extension_points.CLUSTER_ORDER, plugin, fn)
+
+    def add_namespace_order_fn(self, plugin: str, fn: Callable[[str, str], int]) -> None:
+        self._add(extension_points.NAMESPACE_ORDER, plugin, fn)
+
+    # nodes ------------------------------------------------------------------------------------------------------
+
+    def add_pre_predicate_fn(self, plugin: str, fn: Callable[[Task], Status | None]) -> None:
+        """Before any node is looked at: a Status that is not ok ends it for the task."""
+        self._add(extension_points.PRE_PREDICATE, plugin, fn)
+
+    def add_predicate_fn(self, plugin: str, fn: NodeTest) -> None:
+        """May this task go to this node? None, or the Status (or several) why not."""
+        self._add(extension_points.PREDICATE, plugin, NodeFn(plugin, by_node=fn))
+
+    def add_predicate_nodes_fn(
+        self, plugin: str, fn: NodesTest, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+    ) -> None:
+        """The same about many nodes at once: yields a Rejection a reason, its mask with one entry a node."""
+        self._add(
+            extension_points.PREDICATE, plugin, NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+        )
+
+    def add_predicate_maker(self, plugin: str, make: Callable[[Task], RowVerdicts], signature: Signature) -> None:
+        """The same by an object that answers for one class of tasks and keeps itself up to date."""
+        self._add(extension_points.PREDICATE, plugin, NodeFn(plugin, make=make, signature=signature))
+
+    def add_best_node_fn(self, plugin: str, fn: Callable[[Task, Mapping[float, Sequence[Node]]], Node | None]) -> None:
+        """Overrules the best score: nodes by score in, the one to take out (None: no opinion)."""
+        self._add(extension_points.BEST_NODE, plugin, fn)
+
+    def add_node_order_fn(self, plugin: str, fn: NodeScore) -> None:
+        """How good is this node for this task? A Status: this node gets nothing from anybody who answers by node."""
+        self._add(extension_points.NODE_ORDER, plugin, NodeFn(plugin, by_node=fn))
+
+    def add_node_order_nodes_fn(
+        self, plugin: str, fn: NodesScore, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+    ) -> None:
+        """The same about many nodes at once: a float vector with one entry a node."""
+        self._add(
+            extension_points.NODE_ORDER, plugin, NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+        )
+
+    def add_batch_node_order_fn(self, plugin: str, fn: Callable[[Task, Nodes], Mapping[str, float] | Status]) -> None:
+        """How good is each candidate, all of them being known? Scores by name; a Status: no node is chosen at all."""
+        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFn(plugin, by_node=fn))
+
+    def add_batch_node_order_nodes_fn(
+        self, plugin: str, fn: NodesScore, *, signature: Signature = never_shared, depends_on: Dependence | None = None
+    ) -> None:
+        """The same with a float vector out, one entry a candidate."""
+        node_fn = NodeFn(plugin, by_table=fn, signature=signature, depends_on=depends_on)
+        self._add(extension_points.BATCH_NODE_ORDER, plugin, node_fn)
+
+    def add_batch_node_order_maker(self, plugin: str, make: Callable[[Task], RowScores], signature: Signature) -> None:
+        """The same by an object that scores for one class of tasks and keeps itself up to date."""
+        self._add(extension_points.BATCH_NODE_ORDER, plugin, NodeFn(plugin, make=make, signature=signature))
+
+    def add_node_map_fn(self, plugin: str, fn: Callable[[Task, Node], float]) -> None:
+        """A raw score a node, cut to a whole number, that `node_reduce` of the same plugin normalises."""
+        self._add(extension_points.NODE_MAP, plugin, fn)
+
+    def add_node_reduce_fn(
+        self, plugin: str, fn: Callable[[Task, dict[str, int]], Mapping[str, float] | Status]
+    ) -> None:
+        """Raw scores by node name in, final ones out."""
+        self._add(extension_points.NODE_REDUCE, plugin, fn)
+
+    # hypernodes -------------------------------------------------------------------------------------------------
+
+    def add_hyper_node_order_fn(self, plugin: str, fn: HyperNodeOrderFn) -> None:
+        self._add(extension_points.HYPER_NODE_ORDER, plugin, fn)
+
+    def add_hyper_node_gradient_for_job_fn(self, plugin: str, fn: GradientFn) -> None:
+        """(job, hypernode, purpose): hypernodes to try, those of one list together, list by list."""
+        self._add(extension_points.HYPER_NODE_GRADIENT_FOR_JOB, plugin, fn)
+
+    def add_hyper_node_gradient_for_sub_job_fn(self, plugin: str, fn: GradientFn) -> None:
+        self._add(extension_points.HYPER_NODE_GRADIENT_FOR_SUB_JOB, plugin, fn)
+
+    # victims: the tasks that may go; an empty list vetoes the tier, None abstains --------------------------------
+
+    def add_preemptable_fn(self, plugin: str, fn: EvictableFn, foresight: Foresight = NO_FORESIGHT) -> None:
+        self._add(extension_points.PREEMPTABLE, plugin, fn)
+        self._foresight[extension_points.PREEMPTABLE][plugin] = foresight
+
+    def add_reclaimable_fn(self, plugin: str, fn: EvictableFn, foresight: Foresight = NO_FORESIGHT) -> None:
+        self._add(extension_points.RECLAIMABLE, plugin, fn)
+        self._foresight[extension_points.RECLAIMABLE][plugin] = foresight
+
+    def add_unified_evictable_fn(self, plugin: str, fn: UnifiedEvictableFn) -> None:
+        self._add(extension_points.UNIFIED_EVICTABLE, plugin, fn)
+
+    def add_victim_tasks_fns(self, plugin: str, fns: Sequence[VictimTasksFn]) -> None:
+        """Each gets all running tasks and names those that should go for their own reasons."""
+        if not isinstance(fns, list | tuple):
+            raise Misregistered(
+                f"it registers {fns!r} at {extension_points.VICTIM_TASKS.name}; pass a list of functions"
+            )
+        self._refuse_misuse(extension_points.VICTIM_TASKS.name, plugin, *fns)
+        self._fns[extension_points.VICTIM_TASKS][plugin] = list(fns)
+        self.registered(extension_points.VICTIM_TASKS)
+
+    # jobs and queues --------------------------------------------------------------------------------------------
+
+    def add_job_valid_fn(self, plugin: str, fn: Callable[[Job], Invalid | None]) -> None:
+        self._add(extension_points.JOB_VALID, plugin, fn)
+
+    def add_job_enqueueable_fn(self, plugin: str, fn: JobVoteFn) -> None:
+        self._add(extension_points.JOB_ENQUEUEABLE, plugin, fn)
+
+    def add_job_enqueued_fn(self, plugin: str, fn: Callable[[Job], None]) -> None:
+        self._add(extension_points.JOB_ENQUEUED, plugin, fn)
+
+    def add_job_ready_fn(self, plugin: str, fn: Callable[[Job], bool]) -> None:
+        self._add(extension_points.JOB_READY, plugin, fn)
+
+    def add_sub_job_ready_fn(self, plugin: str, fn: Callable[[SubJob], bool]) -> None:
+        self._add(extension_points.SUB_JOB_READY, plugin, fn)
+
+    def add_job_pipelined_fn(self, plugin: str, fn: JobVoteFn) -> None:
+        self._add(extension_points.JOB_PIPELINED, plugin, fn)
+
+    def add_sub_job_pipelined_fn(self, plugin: str, fn: Callable[[SubJob], Vote]) -> None:
+        self._add(extension_points.SUB_JOB_PIPELINED, plugin, fn)
+
+    def add_job_starving_fn(self, plugin: str, fn: Callable[[Job], bool]) -> None:
+        self._add(extension_points.JOB_STARVING, plugin, fn)
+
+    def add_overused_fn(self, plugin: str, fn: Callable[[Queue], bool]) -> None:
+        self._add(extension_points.OVERUSED, plugin, fn)
+
+    def add_preemptive_fn(self, plugin: str, fn: Callable[[Queue, Sequence[Task]], bool]) -> None:
+        """May the queue take from others for these tasks?"""
+        self._add(extension_points.PREEMPTIVE, plugin, fn)
+
+    def add_allocatable_fn(self, plugin: str, fn: Callable[[Queue, Task], bool]) -> None:
+        """May the queue have this task placed?"""
+        self._add(extension_points.ALLOCATABLE, plugin, fn)
+
+    def add_target_job_fn(self, plugin: str, fn: Callable[[Sequence[Job]], Job | None]) -> None:
+        self._add(extension_points.TARGET_JOB, plugin, fn)
+
+    def add_reserved_nodes_fn(self, plugin: str, fn: Callable[[], None]) -> None:
+        self._add(extension_points.RESERVED_NODES, plugin, fn)
+
+    # trying things out on one node ------------------------------------------------------------------------------
+
+    def add_simulate_add_task_fn(self, plugin: str, fn: Callable[[Simulation, Task], FitAnswer]) -> None:
+        """A task is put on the simulated node; follow it in what you keep in `simulation`."""
+        self._add(extension_points.SIMULATE_ADD_TASK, plugin, fn)
+
+    def add_simulate_remove_task_fn(self, plugin: str, fn: Callable[[Simulation, Task], FitAnswer]) -> None:
+        self._add(extension_points.SIMULATE_REMOVE_TASK, plugin, fn)
+
+    def add_simulate_predicate_fn(self, plugin: str, fn: Callable[[Simulation], FitAnswer]) -> None:
+        """Would the task to schedule fit the simulated node as it is now?"""
+        self._add(extension_points.SIMULATE_PREDICATE, plugin, fn)
+
+    def add_simulate_allocatable_fn(self, plugin: str, fn: Callable[[Simulation, Queue], bool]) -> None:
+        self._add(extension_points.SIMULATE_ALLOCATABLE, plugin, fn)
+
+    # events -----------------------------------------------------------------------------------------------------
+
+    def add_event_handler(
+        self,
+        plugin: str,
+        *,
+        allocate: Callable[[Task], Status | None] | None = None,
+        deallocate: Callable[[Task], None] | None = None,
+    ) -> None:
+        """`allocate` when a task is allocated, pipelined, or its eviction undone; `deallocate` for the reverse.
+
+        They also fire in trials that are undone, so what they keep must be exactly reversible."""
+        self._refuse_misuse("events", plugin, *(each for each in (allocate, deallocate) if each is not None))
+        self.event_handlers.append(EventHandler(plugin, allocate, deallocate))

@@ -1,0 +1,1 @@
+"""Tracks BindRequests: which pods wait for the binder, and which nodes and devices they hold."""

@@ -1,0 +1,149 @@
+"""Which pods of other schedulers are on their way to a node by a BindRequest? Their room is taken, whoever decided it.
+
+With a binding of the pod itself the API server tells so at once. With a request the pod stays without a node until the
+binder has come to it, which may take as long as a volume does; a node would be given out twice. Nothing is done here
+about requests but to count: their own engine follows them. A pod whose request was deleted while it was live counts
+until its binding cannot land (`lost_requests`). Cost: a lookup for each pod that comes, changes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bayplan.bind_requests.devices import PromisedDevices
+from bayplan.bind_requests.lost_requests import LostRequests
+from bayplan.cache.cache import Cache
+from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.snapshot import PodInfo
+
+
+@dataclass(slots=True)
+class RequestsOfOthers:
+    """Counts pods that are not ours on the nodes that requests name."""
+
+    cache: Cache
+    serves: Callable[[Pod], bool]
+    """Whether a pod is ours: then somebody else counts it."""
+    freed: Callable[[Pod], None]
+    """Told of a pod that was counted on a node, and is not going to be there."""
+    lost: LostRequests
+    _waiting: dict[str, Pod] = field(default_factory=dict)  # by key: without a node, as last told
+    _requests: dict[str, BindRequest] = field(default_factory=dict)  # by the key of the pod
+    _counted: dict[str, str] = field(default_factory=dict)  # by uid of the pod: the node
+    _devices: PromisedDevices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._devices = PromisedDevices(self.cache)
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, old: BindRequest | None, new: BindRequest | None) -> None:
+        if old is not None and (new is None or old.metadata.uid != new.metadata.uid):
+            known = self._requests.get(old.pod_key)
+            if known is not None and known.metadata.uid == old.metadata.uid:
+                del self._requests[old.pod_key]
+                self._note_lost(known)
+                self._look_at(old.pod_key)
+        if new is not None:
+            self._came(new)
+
+    def pod_waits(self, pod: Pod) -> None:
+        """A pod without a node came, or has changed."""
+        if not self.serves(pod):
+            self._waiting[pod.key] = pod
+            if self._requests:
+                self._look_at(pod.key)
+
+    def pod_placed(self, pod: Pod) -> None:
+        """The API server shows the pod on a node: it counts there without us."""
+        if self._waiting or self._requests:
+            self._forget(pod)
+            self.lost.pop(pod.uid)
+            if self._counted.pop(pod.uid, None) is not None:
+                self._devices.placed(pod)
+
+    def pod_gone(self, pod: Pod) -> None:
+        if self._waiting or self._requests:
+            self._forget(pod)
+            self.lost.pop(pod.uid)
+            self._uncount(pod.uid)
+
+    def read_pod(self, uid: str, found: Pod | None) -> None:
+        """The API server has this pod under the name of a pod of `lost`. Its room is free unless it is on a node.
+
+        If it is on a node, or gone, the watch is about to show that."""
+        if uid in self.lost and found is not None and found.uid == uid and not found.spec.node_name:
+            self.lost.pop(uid)
+            self._look_at(found.key)
+
+    # what is asked ----------------------------------------------------------------------------------------------
+
+    def request_of(self, pod: Pod) -> BindRequest | None:
+        """The request that is to bring a pod to a node which is counted there by us."""
+        if (lost := self.lost.get(pod.uid)) is not None:
+            return lost.request
+        return self._live_request(pod) if pod.uid in self._counted else None
+
+    # inside -----------------------------------------------------------------------------------------------------
+
+    def _forget(self, pod: Pod) -> None:
+        """It waits no more; of a later pod of its name there may be word already."""
+        waiting, request = self._waiting.get(pod.key), self._requests.get(pod.key)
+        if waiting is not None and waiting.uid == pod.uid:
+            del self._waiting[pod.key]
+        if request is not None and request.is_for(pod):
+            del self._requests[pod.key]
+
+    def _came(self, request: BindRequest) -> None:
+        key = request.pod_key
+        known = self._requests.get(key)
+        if known is not None and known.metadata.uid == request.metadata.uid and known.version > request.version:
+            return  # a list was told before what the watch had to tell
+        if request.has_succeeded and key not in self._waiting:
+            self._requests.pop(key, None)  # its pod is on its node, and has been told
+            return
+        self._requests[key] = request
+        self._look_at(key)
+
+    def _look_at(self, key: str) -> None:
+        """Have a pod count where its request says, if anywhere."""
+        pod = self._waiting.get(key)
+        if pod is None:
+            return
+        request = self._live_request(pod)
+        if pod.uid in self.lost:
+            if request is None:
+                return
+            self.lost.pop(pod.uid)
+            self._devices.release(pod.uid)  # the new request may have others
+        node_name = request.spec.selected_node if request is not None else ""
+        if self._counted.get(pod.uid, node_name) != node_name:
+            self._uncount(pod.uid)
+        if request is not None and node_name and self.cache.pod(pod.uid) is None:
+            self.cache.assume(PodInfo(pod).bound_to(node_name))
+            self._counted[pod.uid] = node_name
+        if request is not None and pod.uid in self._counted:
+            self._devices.hold(request, pod)
+
+    def _note_lost(self, request: BindRequest) -> None:
+        """A request was deleted. If its pod counts by it, the binder may have sent the binding before."""
+        pod = self._waiting.get(request.pod_key)
+        if pod is None or pod.uid not in self._counted or not request.is_live or not request.is_for(pod):
+            return
+        if not pod.terminating:  # the API server binds no pod that is being deleted
+            self.lost.add(pod.uid, request)
+
+    def _live_request(self, pod: Pod) -> BindRequest | None:
+        request = self._requests.get(pod.key)
+        return request if request is not None and request.is_live and request.is_for(pod) else None
+
+    def _uncount(self, uid: str) -> None:
+        if self._counted.pop(uid, None) is None:
+            return
+        self._devices.release(uid)
+        was = self.cache.pod(uid)
+        if was is not None and self.cache.is_assumed(uid):
+            self.cache.forget(was)
+            self.freed(was)

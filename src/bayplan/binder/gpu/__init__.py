@@ -1,0 +1,1 @@
+"""GPU reservation pods of the binder."""

@@ -1,0 +1,1 @@
+"""Type check and validation of a CEL syntax tree."""

@@ -1,0 +1,1 @@
+"""Compiles a checked CEL expression to Python functions."""

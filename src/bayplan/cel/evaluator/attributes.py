@@ -1,0 +1,309 @@
+"""Answers one question: what is at the end of `device.attributes["domain"].name`?
+
+Chains of fields and indexes are one node, as in cel-go: the first optional step makes the rest optional, and every
+step costs one. The chain that selectors are made of has a path of its own without any loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.cel.errors import Fault, no_overload
+from bayplan.cel.evaluator.frames import UNSET, Frame, Run
+from bayplan.cel.values.quantities import DerivedQuantity
+from bayplan.cel.values.semver import Semver
+from bayplan.cel.values.values import (
+    INT_MAX,
+    MISSING,
+    NONE,
+    CelMap,
+    Cidr,
+    Ip,
+    NamedFormat,
+    Optional,
+    StringMap,
+    TypeValue,
+    Uint,
+    Url,
+    go_type,
+    is_list,
+    is_quantity,
+    lossless_int,
+    show,
+    type_name,
+)
+
+_KEYS = (str, int, Uint, bool, float)
+
+
+@dataclass(slots=True)
+class Step:
+    """One field or index. `key` computes it unless it is `constant`; `tested` asks for presence only."""
+
+    constant: Any = MISSING
+    key: Run | None = None
+    optional: bool = False
+    tested: bool = False
+
+
+@dataclass(slots=True)
+class Chain:
+    """`root` finds where to start; steps are added as the tree is climbed."""
+
+    root: Run
+    steps: list[Step] = field(default_factory=list)
+    is_device: bool = False
+    # A conditional, with `root` for its condition: steps go into both branches, as cel-go has it.
+    branches: tuple[Chain, Chain] | None = None
+
+    def add(self, step: Step) -> None:
+        if self.branches is None:
+            self.steps.append(step)
+        else:
+            for branch in self.branches:
+                branch.add(step)
+
+
+def find(holder: Any, key: Any) -> Any:
+    """The value at a key, MISSING where there is none; faults where the key makes no sense."""
+    if isinstance(holder, CelMap):
+        return holder.find(key)
+    if is_list(holder):
+        index = _index(key)
+        return holder[index] if 0 <= index < len(holder) else MISSING
+    if isinstance(holder, Fault):
+        raise holder
+    return MISSING
+
+
+def _index(key: Any) -> int:
+    if type(key) is int:
+        return int(key)
+    if type(key) is Uint and key <= INT_MAX:
+        return int(key)
+    if type(key) is float:
+        whole = lossless_int(key)
+        if whole is not None and whole <= INT_MAX:
+            return whole
+    if type(key) in (Uint, float):
+        raise Fault(f"unsupported index value {show(key)} in list")
+    raise Fault(f"unsupported index type '{type_name(key)}' in list")
+
+
+def get(holder: Any, key: Any) -> Any:
+    value = find(holder, key)
+    if value is MISSING:
+        raise Fault(f"index out of bounds: {show(key)}" if is_list(holder) else f"no such key: {show(key)}")
+    return value
+
+
+def check_key(key: Any) -> Any:
+    if type(key) not in _KEYS:
+        raise Fault(f"invalid qualifier type: {go_type(key)}")
+    return key
+
+
+def reopened(value: Any) -> Any:
+    """What cel-go makes of an optional's value when it passes a variable or a conditional.
+
+    The value is turned into a plain Go value and back, which Kubernetes' own types do not survive.
+    """
+    if isinstance(value, Optional):
+        return reopened(value.value) if value.present else None
+    if isinstance(value, TypeValue):
+        return value.name
+    if isinstance(value, Semver):
+        return Fault(f"unsupported conversion to ref.Val: (semver.Version){value}")
+    if isinstance(value, Ip):
+        return Fault(f"unsupported conversion to ref.Val: (netip.Addr){value.address}")
+    if isinstance(value, Cidr):
+        return Fault(f"unsupported conversion to ref.Val: (netip.Prefix){value.address}/{value.bits}")
+    if isinstance(value, Url):
+        return Fault(f"unsupported conversion to ref.Val: (*url.URL){value.text}")
+    if isinstance(value, NamedFormat | Fault):
+        return value
+    if is_quantity(value):
+        inner = value.value if isinstance(value, DerivedQuantity) else value
+        return Fault(f"unsupported conversion to ref.Val: (*resource.Quantity){inner}")
+    return value
+
+
+def resolver(chain: Chain, look: int = 0) -> Run:
+    """The function that follows a finished chain and charges for its steps.
+
+    `look` is what is charged on top: one where the chain's value is itself an operand, nothing where it is a key, a
+    branch of a conditional or the subject of `has()`.
+    """
+    if chain.branches is not None:
+        return _conditional(chain.root, resolver(chain.branches[0]), resolver(chain.branches[1]))
+    if chain.is_device and (fast := _attribute_path(chain, look)) is not None:
+        return fast
+    return _follower(chain, look)
+
+
+def _conditional(condition: Run, then: Run, otherwise: Run) -> Run:
+    def run(frame: Frame) -> Any:
+        chosen = condition(frame)
+        if chosen is True:
+            return then(frame)
+        if chosen is False:
+            return otherwise(frame)
+        raise no_overload()
+
+    return run
+
+
+def _follower(chain: Chain, look: int) -> Run:
+    root, steps = chain.root, tuple(chain.steps)
+    if not steps:
+        return _bare(root, look)
+    if any(type(s.constant) is not str or s.optional for s in steps):
+        return _general_follower(root, steps, look)
+    return _named_follower(root, steps, look)
+
+
+def _named_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
+    """Nothing but names, and only maps on the way; whatever else comes up is left to the general walk."""
+    names, tested = [s.constant for s in steps], steps[-1].tested
+    price, walk = len(names) + look, _general_walk(steps, look)
+
+    def run(frame: Frame) -> Any:
+        try:
+            start = value = root(frame)
+        except Fault:
+            frame.cost += look
+            raise
+        for name in names:
+            if not isinstance(value, StringMap):
+                return walk(frame, start)
+            value = value.find(name)
+        if value is MISSING and not tested:
+            return walk(frame, start)
+        frame.cost += price
+        return value is not MISSING if tested else value
+
+    return run
+
+
+def _general_follower(root: Run, steps: tuple[Step, ...], look: int) -> Run:
+    walk = _general_walk(steps, look)
+
+    def run(frame: Frame) -> Any:
+        try:
+            value = root(frame)
+        except Fault:
+            frame.cost += look
+            raise
+        return walk(frame, value)
+
+    return run
+
+
+def _general_walk(steps: tuple[Step, ...], look: int) -> Callable[[Frame, Any], Any]:
+    def walk(frame: Frame, value: Any) -> Any:
+        frame.cost += look
+        optional = False
+        if type(value) is Optional:
+            if not value.present:
+                return value
+            value, optional = reopened(value.value), True
+        for step in steps:
+            optional = optional or step.optional
+            if optional:
+                value = _optional_step(frame, step, value)
+                if value is MISSING:
+                    return NONE
+            else:
+                value = _plain_step(frame, step, value)
+        return Optional(value) if optional else value
+
+    return walk
+
+
+def _bare(root: Run, look: int) -> Run:
+    def run(frame: Frame) -> Any:
+        frame.cost += look
+        value = root(frame)
+        if type(value) is Optional and value.present:
+            return Optional(reopened(value.value))
+        return value
+
+    return run
+
+
+def _plain_step(frame: Frame, step: Step, value: Any) -> Any:
+    try:
+        key = step.constant if step.key is None else check_key(step.key(frame))
+        if step.tested:
+            return find(value, key) is not MISSING
+        return get(value, key)
+    finally:
+        frame.cost += 1
+
+
+def _optional_step(frame: Frame, step: Step, value: Any) -> Any:
+    """A step that finds nothing, or fails, is not charged."""
+    key = step.constant if step.key is None else check_key(step.key(frame))
+    found = find(value, key)
+    if found is not MISSING or step.tested:
+        frame.cost += 1
+    return found
+
+
+def _attribute_path(chain: Chain, look: int) -> Run | None:
+    """`device.attributes[DOMAIN].NAME` and the same of capacity, with constants and nothing optional."""
+    steps = chain.steps
+    if len(steps) != 3 or any(type(s.constant) is not str or s.optional or s.tested for s in steps):
+        return None
+    table, domain, name = (s.constant for s in steps)
+    if table not in ("attributes", "capacity"):
+        return None
+    slow, price = _follower(chain, look), 3 + look
+
+    def attribute(frame: Frame) -> Any:
+        held = frame.view.attribute_domains.get(domain)
+        if held is not None and name in held:
+            frame.cost += price
+            return held[name]
+        return slow(frame)
+
+    def capacity(frame: Frame) -> Any:
+        held = frame.view.capacity_domains.get(domain)
+        if held is not None and name in held:
+            frame.cost += price
+            return held[name]
+        return slow(frame)
+
+    return attribute if table == "attributes" else capacity
+
+
+def presence(resolve: Run, refund: int) -> Run:
+    """`has()`: charged by its steps alone; an optional on the way answers by being there."""
+
+    def run(frame: Frame) -> Any:
+        value = resolve(frame)
+        frame.cost -= refund
+        return value.present if type(value) is Optional else value
+
+    return run
+
+
+def variable(slot: int, init: Run | None, wrap: Callable[[Any], Any]) -> Run:
+    """A fold's variable. Accumulators get their first value when somebody asks for it, and faults are values too."""
+
+    def run(frame: Frame) -> Any:
+        value = frame.slots[slot]
+        if value is UNSET:
+            assert init is not None
+            try:
+                value = wrap(init(frame))
+            except Fault as fault:
+                value = fault
+            frame.slots[slot] = value
+        if type(value) is Fault:
+            raise value
+        return value
+
+    return run

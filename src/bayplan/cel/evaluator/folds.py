@@ -1,0 +1,83 @@
+"""Answers one question: how does a fold run through its range?
+
+All macros over lists and maps are folds: a condition, a step that makes the next accumulator, a result. A fault in a
+step becomes the accumulator, and the next step may swallow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bayplan.cel.errors import COST_EXCEEDED, Abort, Fault
+from bayplan.cel.evaluator.frames import UNSET, Frame, Run
+from bayplan.cel.values.cost import LIMIT
+from bayplan.cel.values.values import (
+    CelMap,
+    GrowingMap,
+    go_type,
+    is_list,
+)
+
+
+def growing(value: Any) -> Any:
+    """An accumulator that starts empty is grown in place, so that a fold is linear in its range."""
+    if is_list(value) and not value:
+        return []
+    if isinstance(value, CelMap) and not len(value):
+        return GrowingMap()
+    return value
+
+
+def _grown(value: Any) -> Any:
+    if type(value) is list:
+        return tuple(value)
+    return CelMap(value.items()) if type(value) is GrowingMap else value
+
+
+def _single(values: Any) -> Iterable[Any]:
+    if is_list(values):
+        return values  # type: ignore[no-any-return]
+    if isinstance(values, CelMap):
+        return values.keys()
+    raise Fault(f"got '{go_type(values)}', expected iterable type")
+
+
+def _pairs(values: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(values, CelMap):
+        return values.items()
+    if is_list(values):
+        return enumerate(values)
+    raise Fault(f"unsupported comprehension range type: {go_type(values)}")
+
+
+def fold(over: Run, slot: int, condition: Run, step: Run, result: Run, *, two: bool) -> Run:
+    """`slot` holds the accumulator, the next two the variables of the iteration."""
+
+    def run(frame: Frame) -> Any:
+        values = over(frame)
+        slots = frame.slots
+        slots[slot] = UNSET
+        for item in _pairs(values) if two else _single(values):
+            if two:
+                slots[slot + 1], slots[slot + 2] = item
+            else:
+                slots[slot + 1] = item
+            if not _goes_on(condition, frame):
+                break
+            try:
+                slots[slot] = step(frame)
+            except Fault as fault:
+                slots[slot] = fault
+            if frame.cost > LIMIT:
+                raise Abort(COST_EXCEEDED)
+        return _grown(result(frame))
+
+    return run
+
+
+def _goes_on(condition: Run, frame: Frame) -> bool:
+    try:
+        return condition(frame) is not False
+    except Fault:
+        return True

@@ -1,0 +1,33 @@
+"""Answers one question: what does one evaluation carry with it?
+
+A frame is made for every evaluation: the device (or object), what it has cost so far, and one slot for each variable
+that a fold or a binding of the expression has. Compiled nodes are functions of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.cel.values.device_view import DeviceView
+
+Run = Callable[["Frame"], Any]
+
+
+class _Unset:
+    """A binding that nobody has looked at yet."""
+
+    __slots__ = ()
+
+
+UNSET = _Unset()
+_NO_SLOTS: list[Any] = []
+
+
+class Frame:
+    __slots__ = ("cost", "slots", "view")
+
+    def __init__(self, view: DeviceView | Any, slots: int) -> None:
+        self.view: Any = view
+        self.cost = 0
+        self.slots: list[Any] = [UNSET] * slots if slots else _NO_SLOTS

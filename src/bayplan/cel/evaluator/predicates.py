@@ -1,0 +1,169 @@
+"""Answers one question: how are the tests of a selector run: logic, equality, order and membership?
+
+Builders of node functions, used by the compiler. These are what selectors consist of, so tests against a constant have
+paths of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import ge, gt, le, lt
+from typing import Any
+
+from bayplan.cel.errors import Abort, Fault, no_overload
+from bayplan.cel.evaluator.calls import evaluate_all
+from bayplan.cel.evaluator.frames import Frame, Run
+from bayplan.cel.types.declarations import Implementation
+from bayplan.cel.values.cost import (
+    MAX_TABLE,
+    TRAVERSE,
+    comparison,
+    size,
+)
+from bayplan.cel.values.operators import equal
+from bayplan.cel.values.semver import Semver
+from bayplan.cel.values.values import (
+    INT_MAX,
+    INT_MIN,
+    UINT_MAX,
+    Cidr,
+    Ip,
+    NamedFormat,
+    Uint,
+    go_type,
+    lossless_int,
+)
+
+
+def conjunction(terms: list[Run]) -> Run:
+    return _logic(terms, decisive=False)
+
+
+def disjunction(terms: list[Run]) -> Run:
+    return _logic(terms, decisive=True)
+
+
+def _logic(terms: list[Run], *, decisive: bool) -> Run:
+    """One decisive term settles it, whatever the others come to; else the first fault; else the opposite."""
+    other = not decisive
+
+    def run(frame: Frame) -> bool:
+        fault: Fault | None = None
+        for term in terms:
+            try:
+                value = term(frame)
+            except Fault as raised:
+                fault = fault or raised
+                continue
+            if value is decisive:
+                return bool(decisive)
+            if value is not other:
+                fault = fault or no_overload()
+        if fault is not None:
+            raise fault
+        return other
+
+    return run
+
+
+_FLAT = frozenset({Semver, Ip, Cidr, NamedFormat})
+
+
+def equality(left: Run, right: Run, *, negated: bool) -> Run:
+    def run(frame: Frame) -> bool:
+        fault, (a, b) = evaluate_all((left, right), frame)
+        frame.cost += 1 if not negated and type(a) in _FLAT else comparison(a, b)
+        if fault is not None:
+            raise fault
+        return _equal(a, b, negated)
+
+    return run
+
+
+def _equal(a: Any, b: Any, negated: bool) -> bool:
+    try:
+        return equal(a, b) != negated
+    except Fault:
+        # What cannot be compared is certainly not equal.
+        if negated:
+            return True
+        raise
+
+
+def equal_to_constant(left: Run, constant: Any, *, negated: bool) -> Run:
+    """`x == "constant"`, the commonest of all tests: values of the constant's own class are compared directly."""
+    kind, length = type(constant), size(constant)
+    if kind not in (str, int, bool) or length > MAX_TABLE:
+        return equality(left, lambda _: constant, negated=negated)
+    price = TRAVERSE[length]
+
+    def run(frame: Frame) -> bool:
+        try:
+            value = left(frame)
+        except Fault:
+            frame.cost += min(price, 1)
+            raise
+        if type(value) is kind:
+            frame.cost += price if kind is not str or len(value) >= length else TRAVERSE[len(value)]
+            return negated if value != constant else not negated
+        frame.cost += 1 if type(value) in _FLAT and not negated else comparison(value, constant)
+        return _equal(value, constant, negated)
+
+    return run
+
+
+INT_RELATIONS: dict[str, Callable[[int, int], bool]] = {"_<_": lt, "_<=_": le, "_>_": gt, "_>=_": ge}
+
+
+def relation_to_int(left: Run, function: str, constant: int, general: Implementation) -> Run:
+    """`x < 2`: integers are ordered directly, everything else as the operator does it."""
+    holds = INT_RELATIONS[function]
+
+    def run(frame: Frame) -> Any:
+        try:
+            value = left(frame)
+        finally:
+            frame.cost += 1
+        return holds(value, constant) if type(value) is int else general(value, constant)
+
+    return run
+
+
+# --- membership in constant lists
+
+
+def member_of(values: tuple[Any, ...]) -> Callable[[Any], bool] | None:
+    """A test against a set, or None where some value is not plain enough to be hashed."""
+    if any(type(v) not in (str, bool, int, Uint, float) for v in values):
+        return None
+    sets: dict[type, set[Any]] = {str: set(), bool: set(), int: set(), Uint: set(), float: set()}
+    for value in values:
+        sets[type(value)].add(value)
+        if type(value) in (int, Uint, float):
+            _add_twins(sets, value)
+    frozen = {kind: frozenset(members) for kind, members in sets.items()}
+
+    def test(value: Any) -> bool:
+        members = frozen.get(type(value))
+        if members is not None:
+            return value in members
+        if type(value) in (bytes, Semver, NamedFormat):
+            raise Abort(f"internal error: runtime error: hash of unhashable type {go_type(value)}")
+        return False
+
+    return test
+
+
+def _add_twins(sets: dict[type, set[Any]], value: Any) -> None:
+    """The same number in the other number types, where it has a place there."""
+    whole = lossless_int(value) if isinstance(value, float) else int(value)
+    if not isinstance(value, float):
+        sets[float].add(float(value))
+    if whole is not None and INT_MIN <= whole <= INT_MAX:
+        sets[int].add(whole)
+    if whole is not None and 0 <= whole <= UINT_MAX:
+        sets[Uint].add(Uint(whole))
+
+
+def membership(element: Run, test: Callable[[Any], bool]) -> Run:
+    return lambda frame: test(element(frame))

@@ -1,0 +1,1 @@
+"""Turns the text of a CEL expression into a syntax tree."""

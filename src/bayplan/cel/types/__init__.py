@@ -1,0 +1,1 @@
+"""Static CEL types, function declarations and type unification."""

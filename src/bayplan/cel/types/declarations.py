@@ -1,0 +1,72 @@
+"""Answers one question: which functions exist, with which signatures and which code behind them?
+
+Libraries are lists of overloads; `Functions` puts them together in the order in which cel-go meets them, since the
+first overload that fits decides an expression's type and what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.cel.types.types import Kind, Type
+
+# What implements a function: CEL values in, a CEL value out, a `Fault` raised where cel-go returns an error.
+Implementation = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """`run` is None where the function as a whole has one implementation for all its overloads."""
+
+    function: str
+    id: str
+    args: tuple[Type, ...]
+    result: Type
+    member: bool = False
+    run: Implementation | None = None
+    guarded: bool = True
+
+    @property
+    def params(self) -> list[Type]:
+        found: dict[Type, None] = {}
+        for t in (self.result, *self.args):
+            _collect(found, t)
+        return list(found)
+
+
+def _collect(found: dict[Type, None], t: Type) -> None:
+    if t.kind is Kind.PARAM:
+        found[t] = None
+    for p in t.params:
+        _collect(found, p)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+    overloads: tuple[Overload, ...]
+    singleton: Implementation | None = None
+
+
+def function(name: str, overload_id: str, args: tuple[Type, ...], result: Type, run: Implementation) -> Overload:
+    return Overload(name, overload_id, args, result, run=run)
+
+
+def method(name: str, overload_id: str, args: tuple[Type, ...], result: Type, run: Implementation) -> Overload:
+    """`args[0]` is the receiver."""
+    return Overload(name, overload_id, args, result, member=True, run=run)
+
+
+class Functions:
+    """An immutable table of functions by name."""
+
+    def __init__(self, overloads: Iterable[Overload], singletons: dict[str, Implementation]) -> None:
+        grouped: dict[str, list[Overload]] = {}
+        for overload in overloads:
+            grouped.setdefault(overload.function, []).append(overload)
+        self._table = {name: Function(name, tuple(members), singletons.get(name)) for name, members in grouped.items()}
+
+    def find(self, name: str) -> Function | None:
+        return self._table.get(name.removeprefix("."))

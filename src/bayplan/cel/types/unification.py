@@ -1,0 +1,133 @@
+"""Answers one question: does this type fit where that one is wanted?
+
+Asked by the checker for every argument of every candidate overload. Type parameters are bound on the way; a failed
+attempt leaves no binding behind because each attempt works on a copy.
+"""
+
+from __future__ import annotations
+
+from bayplan.cel.types.types import DYN, Kind, Type
+
+Mapping = dict[Type, Type]
+
+_SCALARS = frozenset(
+    {
+        Kind.BOOL,
+        Kind.BYTES,
+        Kind.DOUBLE,
+        Kind.INT,
+        Kind.STRING,
+        Kind.UINT,
+        Kind.DURATION,
+        Kind.TIMESTAMP,
+        Kind.STRUCT,
+    }
+)
+_NULLABLE = frozenset({Kind.OPAQUE, Kind.STRUCT, Kind.ANY, Kind.DURATION, Kind.TIMESTAMP, Kind.NULL})
+_COMPOUND = frozenset({Kind.OPAQUE, Kind.LIST, Kind.MAP})
+
+
+class Bindings:
+    """What the type parameters met so far stand for."""
+
+    def __init__(self) -> None:
+        self._mapping: Mapping = {}
+
+    def fits(self, t1: Type, t2: Type) -> bool:
+        return self.all_fit([t1], [t2])
+
+    def all_fit(self, l1: list[Type], l2: list[Type]) -> bool:
+        attempt = dict(self._mapping)
+        if not _assignable_all(attempt, l1, l2):
+            return False
+        self._mapping = attempt
+        return True
+
+    def resolve(self, t: Type, *, free_as_dyn: bool = False) -> Type:
+        return substitute(self._mapping, t, free_as_dyn=free_as_dyn)
+
+
+def substitute(mapping: Mapping, t: Type, *, free_as_dyn: bool = False) -> Type:
+    """`t` with every bound parameter replaced; free ones stay, or become dyn."""
+    bound = mapping.get(t)
+    if bound is not None:
+        return substitute(mapping, bound, free_as_dyn=free_as_dyn)
+    if t.kind is Kind.PARAM:
+        return DYN if free_as_dyn else t
+    if not t.params:
+        return t
+    params = tuple(substitute(mapping, p, free_as_dyn=free_as_dyn) for p in t.params)
+    return t if params == t.params else Type(t.kind, t.name, params)
+
+
+def _assignable_all(m: Mapping, l1: list[Type] | tuple[Type, ...], l2: list[Type] | tuple[Type, ...]) -> bool:
+    return len(l1) == len(l2) and all(_assignable(m, t1, t2) for t1, t2 in zip(l1, l2, strict=True))
+
+
+def _assignable(m: Mapping, t1: Type, t2: Type) -> bool:
+    if t2.kind is Kind.PARAM:
+        valid, bound = _substitutes(m, t1, t2)
+        if valid or bound:
+            return valid
+    if t1.kind is Kind.PARAM:
+        return _substitutes(m, t2, t1)[0]
+    if t1.is_dyn_or_error or t2.is_dyn_or_error:
+        return True
+    if t1.kind is Kind.NULL:
+        return t2.kind in _NULLABLE
+    if t2.kind is Kind.NULL:
+        return t1.kind in _NULLABLE
+    if t1.kind in _SCALARS:
+        return t1 == t2
+    if t1.kind is Kind.TYPE:
+        return t2.kind is Kind.TYPE
+    return (
+        t1.kind in _COMPOUND and t1.kind is t2.kind and t1.name == t2.name and _assignable_all(m, t1.params, t2.params)
+    )
+
+
+def _substitutes(m: Mapping, t1: Type, t2: Type) -> tuple[bool, bool]:
+    """Whether the parameter `t2` may stand for `t1`, and whether it stood for something already."""
+    if t1 == t2:
+        return True, True
+    bound = m.get(t2)
+    if bound is not None:
+        if t1 == bound:
+            return True, True
+        if not _assignable(m, t1, bound):
+            return False, True
+        general = most_general(t1, bound)
+        if _absent_from(m, t2, general):
+            m[t2] = general
+        return True, True
+    if _absent_from(m, t2, t1):
+        m[t2] = t1
+        return True, False
+    return False, False
+
+
+def _absent_from(m: Mapping, t: Type, within: Type) -> bool:
+    """The occurs check: a parameter must not be part of what it stands for."""
+    if t == within:
+        return False
+    if within.kind is Kind.PARAM:
+        bound = m.get(within)
+        return bound is None or _absent_from(m, t, bound)
+    return all(_absent_from(m, t, p) for p in within.params)
+
+
+def most_general(t1: Type, t2: Type) -> Type:
+    return t1 if _no_more_specific(t1, t2) else t2
+
+
+def _no_more_specific(t1: Type, t2: Type) -> bool:
+    if t1.is_dyn or t1.kind is Kind.PARAM:
+        return True
+    if t2.is_dyn or t2.kind is Kind.PARAM or t1.kind is not t2.kind:
+        return False
+    if t1.kind is Kind.TYPE:
+        return True
+    if t1.kind in _COMPOUND:
+        same_shape = t1.name == t2.name and len(t1.params) == len(t2.params)
+        return same_shape and all(_no_more_specific(p1, p2) for p1, p2 in zip(t1.params, t2.params, strict=True))
+    return t1 == t2

@@ -1,0 +1,1 @@
+"""CEL values at run time, with their operators and costs."""

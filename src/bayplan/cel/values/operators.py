@@ -1,0 +1,342 @@
+"""Answers one question: what do CEL's operators make of two values?
+
+Arithmetic is checked 64-bit, ordering and equality cross the number types, and a wrong type raises the fault that
+cel-go returns. Called for every operator of every evaluation: the common types are tested first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.cel.errors import (
+    COST_EXCEEDED,
+    Abort,
+    Fault,
+    no_overload,
+)
+from bayplan.cel.values.go_format import NANOS
+from bayplan.cel.values.quantities import DerivedQuantity
+from bayplan.cel.values.semver import Semver
+from bayplan.cel.values.values import (
+    INT_MAX,
+    INT_MIN,
+    MISSING,
+    TWO_TO_64,
+    UINT_MAX,
+    CelMap,
+    Cidr,
+    Duration,
+    Ip,
+    NamedFormat,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+    is_list,
+    is_quantity,
+)
+
+# cel-go joins lists without copying them; here a list that long ends the evaluation.
+MAX_LIST = 2_000_000
+MIN_SECOND, MAX_SECOND = -62_135_596_800, 253_402_300_799
+# Types that answer to methods they do not have by a plain "no such overload".
+_RECEIVERS = frozenset({str, Timestamp, Duration})
+_FOREIGN = frozenset({Semver, Ip, Cidr, Url, NamedFormat})
+
+
+def refused(function: str, left: Any) -> Fault:
+    """The left operand has no such operator."""
+    return no_overload() if type(left) in _RECEIVERS else Fault(f"no such overload: {function}")
+
+
+def _int(value: int) -> int:
+    if INT_MIN <= value <= INT_MAX:
+        return value
+    raise Fault("integer overflow")
+
+
+def _uint(value: int) -> Uint:
+    if 0 <= value <= UINT_MAX:
+        return Uint(value)
+    raise Fault("unsigned integer overflow")
+
+
+def _timestamp(nanos: int, offset_s: int) -> Timestamp:
+    if MIN_SECOND <= nanos // NANOS <= MAX_SECOND:
+        return Timestamp(nanos, offset_s)
+    raise Fault("timestamp overflow")
+
+
+def add(left: Any, right: Any) -> Any:
+    kind, other = type(left), type(right)
+    if kind is int:
+        if other is int:
+            return _int(left + right)
+    elif kind is str or kind is float or kind is bytes:
+        if other is kind:
+            return left + right
+    elif kind is tuple or kind is list:
+        if is_list(right):
+            return _concatenate(left, right)
+    elif kind is Uint:
+        if other is Uint:
+            return _uint(int(left) + int(right))
+    elif kind is Duration:
+        if other is Duration:
+            return Duration(_int(left.nanos + right.nanos))
+        if other is Timestamp:
+            return _timestamp(right.nanos + left.nanos, right.offset_s)
+    elif kind is Timestamp:
+        if other is Duration:
+            return _timestamp(left.nanos + right.nanos, left.offset_s)
+    else:
+        raise refused("_+_", left)
+    raise no_overload()
+
+
+def _concatenate(left: Any, right: Any) -> Any:
+    """A fold's own list grows in place; all others are never changed."""
+    if len(left) + len(right) > MAX_LIST:
+        raise Abort(COST_EXCEEDED)
+    if type(left) is list:
+        left.extend(right)
+        return left
+    return left + tuple(right)
+
+
+def subtract(left: Any, right: Any) -> Any:
+    kind, other = type(left), type(right)
+    if kind is int:
+        if other is int:
+            return _int(left - right)
+    elif kind is float:
+        if other is float:
+            return left - right
+    elif kind is Uint:
+        if other is Uint:
+            return _uint(int(left) - int(right))
+    elif kind is Duration:
+        if other is Duration:
+            return Duration(_int(left.nanos - right.nanos))
+    elif kind is Timestamp:
+        if other is Duration:
+            return _timestamp(left.nanos + _int(-right.nanos), left.offset_s)
+        if other is Timestamp:
+            return Duration(_int(left.nanos - right.nanos))
+    else:
+        raise refused("_-_", left)
+    raise no_overload()
+
+
+def multiply(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind not in (int, float, Uint):
+        raise refused("_*_", left)
+    if type(right) is not kind:
+        raise no_overload()
+    if kind is float:
+        return left * right
+    return _int(left * right) if kind is int else _uint(int(left) * int(right))
+
+
+def divide(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind not in (int, float, Uint):
+        raise refused("_/_", left)
+    if type(right) is not kind:
+        raise no_overload()
+    if kind is float:
+        return _divide_doubles(left, right)
+    if right == 0:
+        raise Fault("division by zero")
+    quotient = abs(left) // abs(right)
+    return _int(quotient if (left < 0) == (right < 0) else -quotient) if kind is int else Uint(quotient)
+
+
+def _divide_doubles(left: float, right: float) -> float:
+    if right != 0:
+        return left / right
+    if left == 0 or math.isnan(left):
+        return math.nan
+    return math.copysign(math.inf, left) * math.copysign(1.0, right)
+
+
+def modulo(left: Any, right: Any) -> Any:
+    kind = type(left)
+    if kind not in (int, Uint):
+        raise refused("_%_", left)
+    if type(right) is not kind:
+        raise no_overload()
+    if right == 0:
+        raise Fault("modulus by zero")
+    if left == INT_MIN and right == -1:
+        raise Fault("integer overflow")
+    rest = abs(left) % abs(right)
+    return (-rest if left < 0 else rest) if kind is int else Uint(rest)
+
+
+def negate(value: Any) -> Any:
+    kind = type(value)
+    if kind is int:
+        return _int(-value)
+    if kind is float:
+        return -value
+    if kind is Duration:
+        return Duration(_int(-value.nanos))
+    raise no_overload() if kind is bool else refused("-_", value)
+
+
+def logical_not(value: Any) -> bool:
+    if type(value) is bool:
+        return not value
+    raise no_overload()
+
+
+def compare(function: str, left: Any, right: Any) -> int:
+    """-1, 0 or 1."""
+    kind, other = type(left), type(right)
+    if kind is int or kind is Uint or kind is float:
+        if other is int or other is Uint or other is float:
+            return _compare_numbers(left, right)
+    elif kind is str or kind is bool or kind is bytes:
+        if other is kind:
+            return int(left > right) - int(left < right)
+    elif kind is Duration or kind is Timestamp:
+        if other is kind:
+            return int(left.nanos > right.nanos) - int(left.nanos < right.nanos)
+    else:
+        raise refused(function, left)
+    raise no_overload()
+
+
+def _compare_numbers(left: Any, right: Any) -> int:
+    if type(left) is float or type(right) is float:
+        if left != left or right != right:
+            raise Fault("NaN values cannot be ordered")
+        return _compare_rounded(left, right)
+    return int(left > right) - int(left < right)
+
+
+def _compare_rounded(left: Any, right: Any) -> int:
+    """Against a double, integers are rounded to doubles first, as long as the double is in their range."""
+    if type(left) is not float:
+        return -_compare_rounded(right, left)
+    if type(right) is float:
+        return int(left > right) - int(left < right)
+    low, high = (0.0, TWO_TO_64) if type(right) is Uint else (float(INT_MIN), float(INT_MAX))
+    if left < low:
+        return -1
+    if left > high:
+        return 1
+    rounded = float(right)
+    return int(left > rounded) - int(left < rounded)
+
+
+def less(left: Any, right: Any) -> bool:
+    return compare("_<_", left, right) < 0
+
+
+def less_equal(left: Any, right: Any) -> bool:
+    return compare("_<=_", left, right) <= 0
+
+
+def greater(left: Any, right: Any) -> bool:
+    return compare("_>_", left, right) > 0
+
+
+def greater_equal(left: Any, right: Any) -> bool:
+    return compare("_>=_", left, right) >= 0
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Values of different types differ; only Kubernetes' own types cannot be compared with others."""
+    kind = type(left)
+    if kind is str or kind is bool or kind is bytes:
+        return type(right) is kind and bool(left == right)
+    if kind is int or kind is Uint or kind is float:
+        return _equal_numbers(left, right)
+    if left is None or right is None:
+        return left is right
+    return _equal_others(left, right)
+
+
+def _equal_numbers(left: Any, right: Any) -> bool:
+    if type(right) not in (int, Uint, float):
+        return False
+    if type(left) is float or type(right) is float:
+        return left == left and right == right and _compare_rounded(left, right) == 0
+    return bool(left == right)
+
+
+def _equal_others(left: Any, right: Any) -> bool:
+    if is_list(left):
+        return is_list(right) and len(left) == len(right) and all(map(_not_unequal, left, right))
+    if isinstance(left, CelMap):
+        return isinstance(right, CelMap) and _equal_maps(left, right)
+    if isinstance(left, Duration | Timestamp | TypeValue):
+        return type(left) is type(right) and left == right
+    if isinstance(left, Optional):
+        return isinstance(right, Optional) and _equal_optionals(left, right)
+    return _equal_foreign(left, right)
+
+
+def _equal_foreign(left: Any, right: Any) -> bool:
+    if type(left) in _FOREIGN:
+        if type(left) is not type(right):
+            raise no_overload()
+        if isinstance(left, Semver):
+            return left.compare(right) == 0
+        return bool(left.name == right.name if isinstance(left, NamedFormat) else left == right)
+    if not is_quantity(right) or isinstance(right, DerivedQuantity):
+        raise no_overload()
+    value = left.value if isinstance(left, DerivedQuantity) else left
+    return bool(value.compare(right) == 0)
+
+
+def _not_unequal(left: Any, right: Any) -> bool:
+    """Inside aggregates a comparison that cannot be made counts as no difference."""
+    try:
+        return equal(left, right)
+    except Fault:
+        return True
+
+
+def _equal_maps(left: CelMap, right: CelMap) -> bool:
+    if len(left) != len(right):
+        return False
+    for key, mine in left.items():
+        # The device's maps give a default for what they do not hold, and cel-go compares with that.
+        theirs = right.find(key)
+        if theirs is MISSING or not _not_unequal(mine, theirs):
+            return False
+    return True
+
+
+def _equal_optionals(left: Optional, right: Optional) -> bool:
+    if not (left.present and right.present):
+        return left.present == right.present
+    return equal(left.get(), right.get())
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality as membership tests need it: what cannot be compared is not the same."""
+    try:
+        return equal(left, right)
+    except Fault:
+        return False
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "_+_": add,
+    "_-_": subtract,
+    "_*_": multiply,
+    "_/_": divide,
+    "_%_": modulo,
+    "_<_": less,
+    "_<=_": less_equal,
+    "_>_": greater,
+    "_>=_": greater_equal,
+}

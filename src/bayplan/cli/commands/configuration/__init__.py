@@ -1,0 +1,1 @@
+"""Commands that check and show configurations, and create and list plugins."""

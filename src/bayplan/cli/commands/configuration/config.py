@@ -1,0 +1,98 @@
+"""`bayplan config`: is a configuration right, and what does it really run?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bayplan.cache import Cache
+from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_table, print_value
+from bayplan.config.load import dump
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.scheduler.engine import PodEngine
+
+
+@click.group("config")
+def command() -> None:
+    """Check and show a KubeSchedulerConfiguration.
+
+    \b
+    Examples:
+      bayplan config check scheduler.yaml
+      bayplan config show scheduler.yaml
+      bayplan config show scheduler.yaml -o yaml
+    """
+
+
+@command.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@plugin_options
+def check(file: Path, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+
+    \b
+    Examples:
+      bayplan config check scheduler.yaml
+      bayplan config check scheduler.yaml --plugins-dir plugins
+      helm template . | bayplan config check -
+    """
+    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with running_engine(file, registry, Cache(), seed=0) as engine:
+        names = list(engine.scheduler_names)
+    click.echo(f"{file} is valid: {len(names)} profile(s) for {', '.join(names)}")
+
+
+@command.command("show")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@plugin_options
+def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Show the effective configuration: the plugins of each profile at each point, in running order.
+
+    Without FILE ("-": standard input) the default configuration is shown. -o json and -o yaml print the whole
+    configuration with every default filled in, as kube-scheduler would have it, and `effective`, what runs.
+
+    \b
+    Examples:
+      bayplan config show
+      bayplan config show scheduler.yaml -o yaml
+    """
+    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    with running_engine(file, registry, Cache(), seed=0) as engine:
+        if output != "table":
+            print_value({"configuration": dump(engine.configuration), "effective": _effective(engine)}, output)
+            return
+        for name in engine.scheduler_names:
+            _print_profile(engine, name)
+
+
+def _effective(engine: PodEngine) -> dict[str, Any]:
+    return {
+        name: {
+            "plugins": engine.framework(name).profile.described(),
+            "nodesLookedAt": str(engine.looks_at(name)),
+            "because": engine.looks_at(name).because,
+        }
+        for name in engine.scheduler_names
+    }
+
+
+def _print_profile(engine: PodEngine, name: str) -> None:
+    table = Table(title=f"profile {name}", title_justify="left", show_header=True, header_style="bold")
+    table.add_column("point", no_wrap=True)
+    table.add_column("plugins in running order (score plugins with their weight)")
+    described = engine.framework(name).profile.described()
+    for point in ATTEMPT_ORDER:
+        if point.key in described:
+            table.add_row(point.key, "  ".join(described[point.key]))
+    print_table(table)
+    share = engine.looks_at(name)
+    click.echo(f"nodes looked at: {share}{f', because {share.because}' if share.because else ''}")
+    if share.percentage == 0:
+        click.echo("percentageOfNodesToScore: 100 in the profile looks at all")
+    click.echo()

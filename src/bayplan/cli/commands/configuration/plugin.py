@@ -1,0 +1,241 @@
+"""`bayplan plugin`: start a plugin of your own, and see which ones there are."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import sys
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bayplan.app import build_batch_engine, configured, known_actions, known_batch_plugins, known_plugins
+from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption, load_default
+from bayplan.batch.registry import PluginSet
+from bayplan.cache import Cache
+from bayplan.cli.commands.configuration.batch_plugin_template import batch_plugin_and_test, slug_of
+from bayplan.cli.commands.configuration.plugin_template import FORMS, plugin_and_test
+from bayplan.cli.engine_setup import chosen_plugins
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_value
+from bayplan.errors import UsageError
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.framework.runtime.plugin_discovery import is_left_alone
+from bayplan.framework.runtime.registry import Entry, Registry
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*\Z")
+_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+LONGEST_NAME = 34
+SHIPPED = "shipped"
+_OURSELVES = "bayplan"
+_OURS = ("bayplan.plugins.", "bayplan.batch.")
+
+
+@click.group("plugin")
+def command() -> None:
+    """Start a plugin of your own, and see which ones there are.
+
+    \b
+    Examples:
+      bayplan plugin new RackAware --dir plugins
+      bayplan plugin new --batch rack-aware --dir plugins
+      bayplan plugin list --plugins-dir plugins
+      bayplan plugin list --batch
+    """
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--batch", is_flag=True, help="A plugin of the batch engine, for gangs and queues.")
+@click.option(
+    "--form",
+    type=click.Choice(FORMS),
+    default=FORMS[0],
+    show_default=True,
+    help="Whether it is asked about one node at a time (simple) or about the whole table of nodes (quick).",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Where to put the files; made if it is not there. Default: the current folder.",
+)
+def new(name: str, batch: bool, form: str, folder: Path) -> None:
+    """Write a plugin that works, and its tests, as a start for your own.
+
+    NAME is what configurations will call it: RackAware, or rack-aware for short. The batch engine's are called
+    rack-aware, however it is written here.
+
+    \b
+    Examples:
+      bayplan plugin new RackAware
+      bayplan plugin new RackAware --form table --dir plugins
+      bayplan plugin new --batch rack-aware --dir plugins
+    """
+    class_name, module = names_of(name)
+    called = slug_of(module) if batch else class_name
+    if called in (known_batch_plugins() if batch else known_plugins()):
+        raise UsageError(f'there is a plugin "{called}" already; choose another name')
+    plugin, test = folder / f"{module}.py", folder / f"test_{module}.py"
+    texts = (batch_plugin_and_test if batch else plugin_and_test)(form, name=class_name, module=module)
+    if class_name in _imported(texts, module):
+        raise UsageError(f"a class {class_name} would hide the {class_name} that it needs; choose another name")
+    _write(folder, dict(zip((plugin, test), texts, strict=True)))
+    place = "a tier of a volcano-scheduler.conf" if batch else "a configuration"
+    verb = "name" if batch else "enable"
+    click.echo(f"wrote {plugin} and {test}")
+    click.echo(f"test it:  python -m pytest {test}")
+    click.echo(f'run it:   {verb} "{called}" in {place} and add --plugins-dir {folder} to a command')
+
+
+def names_of(name: str) -> tuple[str, str]:
+    """The class and the module of a plugin, from whatever way its name was written."""
+    if not _NAME.match(name):
+        raise UsageError(f"{name!r} is no name for a plugin; use letters and digits, as in RackAware")
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"{name!r} is too long to be read in a table; use at most {LONGEST_NAME} letters")
+    class_name = "".join(part[0].upper() + part[1:] for part in re.split("[-_]", name))
+    module = _WORD_STARTS.sub("_", class_name).lower()
+    if is_left_alone(f"{module}.py") or module == "test":
+        raise UsageError(f"a file {module}.py would be taken for tests and never for a plugin; choose another name")
+    if keyword.iskeyword(class_name) or keyword.iskeyword(module) or module in sys.stdlib_module_names:
+        raise UsageError(f"a file {module}.py would hide something of Python's own; choose another name")
+    if module == _OURSELVES or module in packages_distributions():
+        raise UsageError(f"a file {module}.py would hide the package {module}, which is installed; choose another name")
+    return class_name, module
+
+
+def _imported(texts: Iterable[str], module: str) -> set[str]:
+    """What files have from others than the module itself."""
+    steps = [step for text in texts for step in ast.walk(ast.parse(text))]
+    named = [step for step in steps if isinstance(step, ast.ImportFrom) and step.module != module]
+    return {alias.asname or alias.name for step in named for alias in step.names}
+
+
+def _write(folder: Path, texts: dict[Path, str]) -> None:
+    """Write all files or none. Nobody else may write them: plugins run with the scheduler's rights."""
+    taken = [path for path in texts if path.exists()]
+    if taken:
+        raise UsageError(f"{taken[0]} exists already; nothing was written")
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.touch(mode=0o644, exist_ok=False)
+            path.write_text(text, encoding="utf-8")
+    except OSError as fault:
+        raise UsageError(f"{fault.filename or folder} cannot be written: {fault.strerror}") from None
+
+
+@command.command("list")
+@click.option("--batch", is_flag=True, help="The plugins and actions of the batch engine.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@plugin_options
+def list_plugins(batch: bool, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Show every plugin that a configuration can name: its points, and where it comes from.
+
+    A plugin of the batch engine registers when a session opens, so one is opened, on an empty cluster and without
+    arguments, to see where. Points at which it registers only if its arguments or flags say so stand behind "if
+    configured", as far as the plugin declares them in `also_at`.
+
+    \b
+    Examples:
+      bayplan plugin list
+      bayplan plugin list --plugins-dir plugins -o json
+      bayplan plugin list --batch
+    """
+    if batch:
+        rows = _batch_rows(plugin_folders, trust_writable=trust_writable_plugins)
+    else:
+        registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+        rows = [_described(entry, registry) for entry in registry]
+    if output == "table":
+        _print(rows)
+    else:
+        print_value(rows, output)
+
+
+def _described(entry: Entry, registry: Registry) -> dict[str, Any]:
+    (profile,) = configured(None, registry).profiles
+    return {
+        "name": entry.name,
+        "points": [point.key for point in ATTEMPT_ORDER if entry.extends(point)],
+        "byDefault": entry.name in profile.plugins.enabled_names(),
+        "from": _origin(entry.plugin),
+    }
+
+
+def _batch_rows(folders: tuple[Path, ...], *, trust_writable: bool) -> list[dict[str, Any]]:
+    plugins = known_batch_plugins(folders, trust_writable=trust_writable)
+    actions = known_actions(folders, trust_writable=trust_writable)
+    by_default = load_default()
+    named, points = {option.name for option in by_default.plugins}, _batch_points(plugins)
+    return [
+        *(_batch_row(name, "plugin", points[name], name in named, plugins.get(name) or object) for name in plugins),
+        *(
+            _batch_row(name, "action", [], name in by_default.actions, type(action))
+            for name, action in actions.actions.items()
+        ),
+    ]
+
+
+def _batch_row(name: str, kind: str, points: list[str], by_default: bool, home: type[Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": kind,
+        "points": points,
+        "ifConfigured": [each for each in getattr(home, "also_at", ()) if each not in points],
+        "byDefault": by_default,
+        "from": _origin(home),
+    }
+
+
+def _batch_points(plugins: PluginSet) -> dict[str, list[str]]:
+    """Where each plugin registers in a session on an empty cluster; whoever breaks there is named."""
+    tier = tuple(PluginOption(name).defaulted() for name in plugins)
+    engine = build_batch_engine(BatchConfiguration(tiers=(tier,)), Cache(), plugins=plugins)
+    with engine.session() as session:
+        for fault in session.faults:
+            click.echo(f"note: {fault}", err=True)
+        return {name: session.points_of(name) for name in plugins}
+
+
+def _origin(plugin: type[Any]) -> str:
+    module = plugin.__module__
+    if module.startswith(_OURS):
+        return SHIPPED
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module if file is None else _short(Path(file))
+
+
+def _short(path: Path) -> str:
+    """The path as a person here would write it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    """A table that a terminal of 80 columns has room for: the file of a plugin from outside stands below its points."""
+    titles = {"name": "NAME", "kind": "KIND", "byDefault": "BY DEFAULT", "points": "POINTS"}
+    shown = [key for key in titles if key in rows[0]]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for key in shown:
+        table.add_column(titles[key], no_wrap=key == "name", overflow="fold")
+    for row in rows:
+        origin = [] if row["from"] == SHIPPED else [row["from"]]
+        *cells, points = (_cell(row[key]) for key in shown)
+        more = row.get("ifConfigured")
+        lines = [points, f"if configured: {_cell(more)}" if more else "", *origin]
+        table.add_row(*cells, "\n".join(line for line in lines if line))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(value) if isinstance(value, list) else value

@@ -1,0 +1,31 @@
+"""`bayplan kubeconfig`: how other programs reach the embedded cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from bayplan.cli.cluster_folder import ClusterFolder
+from bayplan.cli.commands.embedded.cluster import named
+from bayplan.cli.output.printers import print_value
+
+
+@click.command("kubeconfig")
+@named
+@click.option("--path", is_flag=True, help="Print where the file is, not what it says.")
+def command(name: str, path: bool) -> None:
+    """Print the kubeconfig of the cluster that `bayplan cluster up` started.
+
+    \b
+    Examples:
+      export KUBECONFIG=$(bayplan kubeconfig --path)
+      bayplan kubeconfig > ~/.kube/config
+    """
+    folder = ClusterFolder.named(name, os.environ)
+    folder.must_run()
+    if path:
+        click.echo(str(folder.kubeconfig))
+    else:
+        print_value(json.loads(folder.kubeconfig.read_text()), "yaml")

@@ -1,0 +1,241 @@
+"""`bayplan top`: a live table of nodes, of pods that wait and of decisions a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from bayplan.cli.cluster_monitor import ClusterView, NodeUse
+from bayplan.cli.connection import Connection, asked, connection_options
+from bayplan.cli.output import terminal
+from bayplan.cli.output.printers import print_value
+from bayplan.cli.output.terminal import progress
+from bayplan.client import Client
+from bayplan.objects.resources import CPU, MEMORY, PODS, is_extended_resource_name
+
+_BAR = 12
+_WIDE = 100
+_UNBOUNDED = 100_000
+_GIB = 1 << 30
+SORTS = ("cpu", "memory", "pods", "name")
+
+
+@click.command("top")
+@click.option("--interval", type=click.FloatRange(0.1, 60.0), default=1.0, show_default=True, help="Seconds.")
+@click.option("--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Which nodes come first.")
+@click.option("--once", is_flag=True, help="Print it once and end; without a terminal that is what it does.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="json: all of it, once.")
+@connection_options
+def command(interval: float, sort: str, once: bool, output: str, connection: Connection) -> None:
+    """Watch a cluster: nodes with what is used and free, pods that wait, decisions a second. Ctrl-C ends it.
+
+    What is used is what pods ask for, as a scheduler counts it. A decision is a pod that got a node, or one that was
+    told why it gets none. GPUs and other devices have a column each, as many as fit.
+
+    \b
+    Examples:
+      bayplan top
+      bayplan top --sort memory --interval 0.5
+      bayplan top --once --context staging
+      bayplan top -o json
+    """
+    with suppress(click.Abort):  # that is how it ends
+        asked(connection, lambda client: _top(client, interval, sort, once=once, as_json=output == "json"))
+
+
+async def _top(client: Client, interval: float, sort: str, *, once: bool, as_json: bool) -> None:
+    view = ClusterView(client)
+    console = terminal.output()
+    with progress(f"reading {client.target.server}"):
+        await _reached(client)
+    following = asyncio.create_task(view.run())
+    try:
+        with progress(f"reading {client.target.server}"):
+            await _synced(view, following)
+        if as_json:
+            print_value(told(view, sort), "json")
+            return
+        if once or not console.is_terminal:
+            console.print(picture(view, sort, console, rows=None), crop=False)
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while not following.done():
+                live.update(picture(view, sort, console, rows=console.height - 5), refresh=True)
+                await client.clock.sleep(interval)
+        following.result()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def _reached(client: Client) -> None:
+    """Who cannot be asked at all is found out by asking once: watches never give up, and say so each time."""
+    await client.transport.request("GET", "/api/v1/nodes?limit=1")
+    await client.transport.request("GET", "/api/v1/pods?limit=1")
+
+
+async def _synced(view: ClusterView, following: asyncio.Task[None]) -> None:
+    """Wait for the first picture."""
+    ready = asyncio.create_task(view.ready())
+    await asyncio.wait((ready, following), return_when=asyncio.FIRST_COMPLETED)
+    if following.done():
+        following.result()
+
+
+def picture(view: ClusterView, sort: str, console: Console, *, rows: int | None) -> RenderableType:
+    """All of it, as wide as the terminal lets it be; at most so many nodes."""
+    nodes = ordered((each for each in view.nodes.values() if each.known), sort)
+    shown = nodes if rows is None else nodes[: max(rows, 1)]
+    devices = devices_of(nodes)
+    table, fit = _fitting(shown, devices, console)
+    parts: list[RenderableType] = [_headline(nodes), _waiting(view), Text(), table]
+    if fit < len(devices):
+        parts.append(Text(f"no room for {', '.join(devices[fit:])}; -o json has all", style="dim"))
+    if len(shown) < len(nodes):
+        parts.append(Text(f"and {len(nodes) - len(shown)} more nodes", style="dim"))
+    return Group(*parts)
+
+
+def told(view: ClusterView, sort: str) -> dict[str, Any]:
+    """The same for programs: CPUs in cores, memory in bytes, everything else in its own units."""
+    waiting = view.waiting()
+    nodes = ordered((each for each in view.nodes.values() if each.known), sort)
+    return {
+        "nodes": [_told_node(node) for node in nodes],
+        "waiting": {"active": waiting.active, "unschedulable": waiting.unschedulable, "gated": waiting.gated},
+        "decisionsPerSecond": view.decisions_a_second(),
+    }
+
+
+def _told_node(node: NodeUse) -> dict[str, Any]:
+    amounts = {
+        name: {
+            "used": node.pods if name == PODS else _units(name, node.used.get(name, 0)),
+            "total": _units(name, total),
+        }
+        for name, total in node.offered.items()
+    }
+    well = {"ready": node.ready, "unschedulable": node.unschedulable}
+    return {"name": node.name, "zone": node.zone, **well, "resources": amounts}
+
+
+def _units(resource: str, amount: int) -> float:
+    return amount / 1000 if resource == CPU else amount
+
+
+def devices_of(nodes: Iterable[NodeUse]) -> list[str]:
+    """Resources that somebody else than Kubernetes has named, such as nvidia.com/gpu."""
+    return sorted({name for node in nodes for name in node.offered if is_extended_resource_name(name)})
+
+
+def state_of(node: NodeUse) -> str:
+    """What keeps pods from it, in kubectl's words; nothing where nothing does."""
+    marks = ("" if node.ready else "NotReady", "SchedulingDisabled" if node.unschedulable else "")
+    return ",".join(filter(None, marks))
+
+
+def ordered(nodes: Iterable[NodeUse], sort: str) -> list[NodeUse]:
+    """The fullest first; equal ones by name."""
+    keys = {"cpu": lambda node: node.share(CPU), "memory": lambda node: node.share(MEMORY), "pods": lambda n: n.pods}
+    found = sorted(nodes, key=lambda node: node.name)
+    return found if sort == "name" else sorted(found, key=keys[sort], reverse=True)
+
+
+def _headline(nodes: Sequence[NodeUse]) -> Text:
+    ready, pods = sum(node.ready for node in nodes), sum(node.pods for node in nodes)
+    cpu, memory = (f"{_share(nodes, each):.0%}" for each in (CPU, MEMORY))
+    return Text(f"nodes {ready}/{len(nodes)} ready   pods {pods:,}   cpu {cpu}   memory {memory}", style="bold")
+
+
+def _share(nodes: Sequence[NodeUse], resource: str) -> float:
+    offered = sum(node.offered.get(resource, 0) for node in nodes)
+    return sum(node.used.get(resource, 0) for node in nodes) / offered if offered else 0.0
+
+
+def _waiting(view: ClusterView) -> Text:
+    waiting = view.waiting()
+    return Text.assemble(
+        f"waiting: {waiting.active:,} to be tried, ",
+        (f"{waiting.unschedulable:,} unschedulable", "yellow" if waiting.unschedulable else ""),
+        f", {waiting.gated:,} gated   decisions: {view.decisions_a_second():,.0f}/s",
+    )
+
+
+def _fitting(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console) -> tuple[Table, int]:
+    """The table with gauges where there is room, as many devices as there is room for, and how many these are."""
+    narrow = not _fits(_table(nodes, (), console, narrow=False), console)
+    for count in range(len(devices), -1, -1):
+        table = _table(nodes, devices[:count], console, narrow=narrow)
+        if not count or _fits(table, console):
+            break
+    return table, count
+
+
+def _fits(table: Table, console: Console) -> bool:
+    endless = Console(width=_UNBOUNDED)
+    return Measurement.get(endless, endless.options, table).maximum <= console.width
+
+
+def _table(nodes: Sequence[NodeUse], devices: Sequence[str], console: Console, *, narrow: bool) -> Table:
+    wide = console.width >= _WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("NODE", no_wrap=True)
+    marked = any(map(state_of, nodes))
+    if marked:
+        table.add_column("STATUS", no_wrap=True)
+    if wide:
+        table.add_column("ZONE", no_wrap=True)
+    for title in ("PODS", "CPU", "MEMORY"):
+        table.add_column(title, no_wrap=True, justify="right")
+        if not narrow and title != "PODS":
+            table.add_column("", no_wrap=True)
+            table.add_column("FREE", no_wrap=True, justify="right")
+    for name in devices:
+        table.add_column(_title(name, devices), no_wrap=True, justify="right")
+    for node in nodes:
+        style = "red" if not node.ready else "dim" if node.unschedulable else ""
+        cells: list[RenderableType] = [Text(node.name, style=style)]
+        if marked:
+            cells.append(Text(state_of(node) or "Ready", style=style))
+        if wide:
+            cells.append(node.zone)
+        cells.append(f"{node.pods}/{node.offered.get(PODS, 0)}")
+        for resource in (CPU, MEMORY):
+            cells.append(f"{node.share(resource):.0%}")
+            if not narrow:
+                cells += [gauge(node.share(resource)), _free(node, resource)]
+        cells += [_used_of(node, name) for name in devices]
+        table.add_row(*cells)
+    return table
+
+
+def _title(device: str, devices: Sequence[str]) -> str:
+    """Without its domain, where no other one is called so: there is little room."""
+    own = device.rpartition("/")[2]
+    alone = sum(each.rpartition("/")[2] == own for each in devices) == 1
+    return (own if alone else device).upper()
+
+
+def _used_of(node: NodeUse, resource: str) -> str:
+    """Used and all of it; a node that offers none has none."""
+    return f"{node.used.get(resource, 0)}/{node.offered[resource]}" if resource in node.offered else "-"
+
+
+def gauge(share: float, width: int = _BAR) -> Text:
+    filled = min(width, round(share * width))
+    style = "red" if share > 0.95 else "yellow" if share > 0.8 else "cyan"
+    return Text.assemble(("█" * filled, style), ("░" * (width - filled), "dim"))
+
+
+def _free(node: NodeUse, resource: str) -> str:
+    left = max(node.offered.get(resource, 0) - node.used.get(resource, 0), 0)
+    return f"{left / 1000:.1f}" if resource == CPU else f"{left / _GIB:.1f}Gi"

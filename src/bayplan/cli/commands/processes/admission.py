@@ -1,0 +1,317 @@
+"""`bayplan admission`: Volcano's webhooks, served over HTTPS, and how an API server is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from bayplan import __version__
+from bayplan.admission.gpu_sharing import SCHEDULER as SHARING
+from bayplan.admission.queue_validation import MAX_DEPTH, QueueRules
+from bayplan.admission.webhooks import (
+    DOORS,
+    USUAL_DOORS,
+    AdmissionSettings,
+    Door,
+    doors_for,
+)
+from bayplan.app.webhook_manager import (
+    SERVICE,
+    AdmissionOptions,
+    admission_process,
+    manifests,
+    own_certificate,
+    register,
+    resource_groups,
+    tell_authority,
+)
+from bayplan.cli.connection import connected
+from bayplan.cli.engine_setup import file_text
+from bayplan.cli.flags.connection_options import chosen_server, server_options
+from bayplan.cli.flags.go_command import CHART_WORDS, GoGroup
+from bayplan.cli.flags.vc_manager_flags import ADMISSION_FLAGS, start_volcano_logs, warn_of_idle_flags
+from bayplan.cli.output.printers import yaml_text
+from bayplan.client import Target
+from bayplan.config.volcano_feature_gates import queues_admit
+from bayplan.errors import UsageError
+from bayplan.server.http.serving_tls import TlsOptions
+
+_ALL = ",".join(door.path for door in DOORS)
+
+
+def _doors(text: str) -> tuple[Door, ...]:
+    try:
+        return doors_for(each.strip() for each in text.split(",") if each.strip())
+    except KeyError as fault:
+        raise UsageError(f"--enabled-admission: there is no {fault.args[0]}; there are {_ALL}") from None
+
+
+_sharing = click.option(
+    "--gpu-scheduler-name",
+    multiple=True,
+    default=(SHARING,),
+    show_default=True,
+    help="Whose pods may share GPUs, for /gpus/mutate and /gpus/validate.",
+)
+
+
+@click.group(
+    "admission",
+    cls=GoGroup,
+    flags=ADMISSION_FLAGS,
+    ignored=CHART_WORDS,
+    others="Options",
+    invoke_without_command=True,
+)
+@click.option("--listen-address", default="", help="Default: every address.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8443, show_default=True, help="0 for any that is free.")
+@click.option("--tls-cert-file", default="", help="Default: a certificate of our own, in --cert-dir.")
+@click.option("--tls-private-key-file", default="", help="The key of --tls-cert-file.")
+@click.option("--cert-dir", type=click.Path(path_type=Path), default=Path("bayplan-admission"), show_default=True)
+@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
+@click.option("--scheduler-name", multiple=True, default=("volcano",), show_default=True, help="Whose pods are judged.")
+@_sharing
+@click.option("--admission-conf", type=click.Path(path_type=Path), help="A file with resourceGroups.")
+@click.option("--max-queue-depth", type=int, default=MAX_DEPTH, show_default=True, help="How deep queues may stand.")
+@click.option("--webhook-url", default="", help="Tell the API server to ask us here, such as https://10.0.0.5:8443.")
+@click.option("--webhook-service", default="", metavar="NAMESPACE/NAME", help="Or to ask us by this service.")
+@click.option("--webhook-service-port", type=int, default=443, show_default=True, help="The service's port.")
+@click.option("--webhook-namespace", default="", help="Of the service in front of us, for a certificate of our own.")
+@click.option("--webhook-service-name", default="", help="Likewise its name.")
+@click.option(
+    "--ca-cert-file",
+    type=click.Path(path_type=Path),
+    help="Who signed --tls-cert-file; registrations that others made, such as Volcano's chart, are told.",
+)
+@click.option("--kube-api-qps", "qps", type=float, default=50.0, show_default=True, help="Requests a second.")
+@click.option("--kube-api-burst", "burst", type=int, default=100, show_default=True, help="Requests at once.")
+@server_options
+@click.version_option(__version__, prog_name="bayplan")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    listen_address: str,
+    port: int,
+    tls_cert_file: str,
+    tls_private_key_file: str,
+    cert_dir: Path,
+    enabled_admission: str,
+    scheduler_name: tuple[str, ...],
+    gpu_scheduler_name: tuple[str, ...],
+    admission_conf: Path | None,
+    max_queue_depth: int,
+    webhook_url: str,
+    webhook_service: str,
+    webhook_service_port: int,
+    webhook_namespace: str,
+    webhook_service_name: str,
+    ca_cert_file: Path | None,
+    qps: float,
+    burst: int,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    **given: Any,
+) -> None:
+    """Serve Volcano's admission webhooks: what they fill in, what they refuse, with Volcano's paths and sentences.
+
+    The API server has to be told of them: with --webhook-url or --webhook-service this command does so itself,
+    otherwise by `bayplan admission manifests`, or by Volcano's chart, whose flags are all taken. A cluster of `bayplan
+    cluster up` knows these webhooks by their names: there the manifests are enough, and this command is not needed.
+    --enabled-admission names those for pods that share GPUs, too.
+
+    \b
+    Examples:
+      bayplan admission --webhook-url https://127.0.0.1:8443
+      bayplan admission --webhook-service volcano-system/volcano-admission-service
+      bayplan admission --tls-cert-file tls.crt --tls-private-key-file tls.key
+      bayplan admission --enabled-admission /gpus/mutate,/gpus/validate --webhook-url https://127.0.0.1:8443
+      bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    way = _Way.told(webhook_url, webhook_service, webhook_service_port)
+    assert isinstance(ctx.command, GoGroup)
+    flags = ctx.command.values(given)
+    start_volcano_logs(ctx, flags)
+    warn_of_idle_flags(ctx, given)
+    certificate, key = tls_cert_file, tls_private_key_file
+    if not certificate:
+        host = (urlsplit(way.url).hostname if way.url else listen_address) or "localhost"
+        in_front = (
+            way.service or webhook_service_name or SERVICE,
+            way.namespace or webhook_namespace or "volcano-system",
+        )
+        names = [host, f"{'.'.join(in_front)}.svc", "localhost", "127.0.0.1"]
+        certificate, key = (str(each) for each in own_certificate(cert_dir, names))
+    settings = AdmissionSettings(
+        schedulers=scheduler_name,
+        queue_rules=QueueRules(
+            max_depth=max_queue_depth,
+            check_allocated_pods=flags["enable-queue-allocated-pods-check"],
+            protect_root=flags["enable-root-queue-protection"],
+        ),
+        resource_groups=resource_groups(file_text(admission_conf)) if admission_conf is not None else (),
+        gates=queues_admit(flags["feature-gates"]),
+        sharing_schedulers=gpu_scheduler_name,
+    )
+    options = AdmissionOptions(
+        address=listen_address,
+        port=port,
+        tls=TlsOptions(cert_file=certificate, key_file=key),
+        paths=[door.path for door in _doors(enabled_admission)],
+        settings=settings,
+        health_address=flags["healthz-address"] if flags["enable-healthz"] else "",
+        qps=qps,
+        burst=burst,
+    )
+    target = chosen_server(kubeconfig, context, master)
+    asyncio.run(_serve(target, options, way, ca_cert_file or Path(certificate), theirs=ca_cert_file is not None))
+
+
+class _Way(NamedTuple):
+    """How the API server is to reach us, where it is told."""
+
+    url: str
+    namespace: str
+    service: str
+    port: int
+
+    @classmethod
+    def told(cls, url: str, service: str, port: int) -> _Way:
+        """By the flags."""
+        if url and service:
+            raise UsageError("name either --webhook-url or --webhook-service")
+        return cls(_url(url, "--webhook-url"), *_service(service, "--webhook-service"), port)
+
+    def to(self, port: int) -> str:
+        """For people, and the URL that counts: the port on which we listen is only known now."""
+        if self.service:
+            return f"service {self.namespace}/{self.service}"
+        parts = urlsplit(self.url)
+        return self.url if parts.port is not None else parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
+
+
+def _url(text: str, flag: str) -> str:
+    """Where an API server can ask us, as it wants it written; nothing of nothing."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme == "https" and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:
+        usable = False
+    if text and not usable:
+        raise UsageError(f"{flag}: {text!r} is no https://HOST:PORT")
+    return text.rstrip("/")
+
+
+def _service(text: str, flag: str) -> tuple[str, str]:
+    """Namespace and name of a service; nothing of nothing."""
+    namespace, slash, name = text.partition("/")
+    if text and not (slash and namespace and name):
+        raise UsageError(f"{flag}: {text!r} is no NAMESPACE/NAME")
+    return namespace, name
+
+
+async def _serve(target: Target, options: AdmissionOptions, way: _Way, authority: Path, *, theirs: bool) -> None:
+    """`theirs`: registrations that we do not make are told the authority."""
+    stop, starting, is_serving = asyncio.Event(), asyncio.current_task(), False
+    assert starting is not None
+    _on_signals(starting.cancel)  # the queues may never arrive
+    try:
+        async with admission_process(target, options) as server:
+            is_serving = True
+            _on_signals(stop.set)
+            click.echo(f"webhooks are served on port {server.port}: {', '.join(options.paths)}")
+            if way.url or way.service or theirs:
+                await _or_stopped(_write_registrations(target, options, way, authority, server.port), stop)
+            await stop.wait()
+    except asyncio.CancelledError:
+        if is_serving:
+            raise
+    click.echo("stopped")
+
+
+def _on_signals(act: Callable[[], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, act)
+
+
+async def _write_registrations(
+    target: Target, options: AdmissionOptions, way: _Way, authority: Path, port: int
+) -> None:
+    """Make the registrations if `way` says how the API server reaches us; else write the authority into those of the
+    chart."""
+    async with connected(target) as client:
+        if not (way.url or way.service):
+            await tell_authority(client, options.doors(), file_text(authority).encode())
+            return
+        bodies = manifests(
+            options.doors(),
+            url="" if way.service else way.to(port),
+            service=way.service,
+            namespace=way.namespace,
+            port=way.port,
+            authority=file_text(authority).encode(),
+            sharing=options.settings.sharing_schedulers,
+        )
+        await register(client, bodies)
+    click.echo(f"the API server asks {way.to(port)} from now on")
+
+
+async def _or_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Do something unless we are told to stop first."""
+    doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if doing.done():
+        doing.result()
+    doing.cancel()
+    await asyncio.gather(doing, stopping, return_exceptions=True)
+
+
+@command.command("manifests")
+@click.option("--url", default="", help="Where the webhooks are, for an API server that knows no service.")
+@click.option("--service", default="", metavar="NAMESPACE/NAME", help="The service in front of the webhooks.")
+@click.option("--service-port", type=int, default=443, show_default=True, help="Its port.")
+@click.option("--ca-file", type=click.Path(path_type=Path), help="Who signed the webhooks' certificate.")
+@click.option("--enabled-admission", default=",".join(USUAL_DOORS), show_default=True, help="Which webhooks.")
+@_sharing
+def manifests_command(
+    url: str,
+    service: str,
+    service_port: int,
+    ca_file: Path | None,
+    enabled_admission: str,
+    gpu_scheduler_name: tuple[str, ...],
+) -> None:
+    """Print the objects that make an API server ask the webhooks.
+
+    \b
+    Examples:
+      bayplan admission manifests --url https://10.0.0.5:8443 --ca-file webhooks.crt | kubectl apply -f -
+      bayplan admission manifests --service volcano-system/volcano-admission-service --ca-file ca.crt
+    """
+    if bool(url) == bool(service):
+        raise UsageError("name either --url https://HOST:PORT or --service NAMESPACE/NAME")
+    url = _url(url, "--url")
+    namespace, name = _service(service, "--service")
+    authority = file_text(ca_file).encode() if ca_file is not None else b""
+    bodies = manifests(
+        _doors(enabled_admission),
+        url=url,
+        service=name,
+        namespace=namespace,
+        port=service_port,
+        authority=authority,
+        sharing=gpu_scheduler_name,
+    )
+    with suppress(BrokenPipeError):
+        click.echo("---\n".join(yaml_text(body) for body in bodies), nl=False)

@@ -1,0 +1,190 @@
+"""`bayplan batch`: the batch engine's configuration, checked and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bayplan.app import batch_configured, known_actions, known_batch_plugins
+from bayplan.batch.config.argument_specs import misgiven, takes_of
+from bayplan.batch.config.scheduler_conf import (
+    DEFAULTED_FLAGS,
+    BatchConfiguration,
+    PluginOption,
+    as_file,
+    load_default,
+    plain,
+    remedy_for,
+)
+from bayplan.batch.node_usage.metrics_sources import mistakes_in
+from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.cli.commands.processes.batch_run import command as run
+from bayplan.cli.engine_setup import file_text
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_table, print_value
+from bayplan.codec.go_text import go_value
+from bayplan.errors import ConfigError
+
+_READ_FROM = {"gangpreempt": "allocate", "gangreclaim": "allocate"}
+"""Actions that read some of their arguments from the section of another one."""
+
+
+class _RunsByFlags(click.Group):
+    """Flags right behind the name are those of `run`: people start vc-scheduler so."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("batch", cls=_RunsByFlags)
+def command() -> None:
+    """The batch engine: gangs, queues and fair share, configured like Volcano's scheduler.
+
+    Flags without a command are those of `run`.
+
+    \b
+    Examples:
+      bayplan batch run --kubeconfig ~/.kube/config
+      bayplan batch --scheduler-conf volcano-scheduler.conf
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config show volcano-scheduler.conf
+    """
+
+
+command.add_command(run)
+
+
+@command.group("config")
+def config() -> None:
+    """Check and show a volcano-scheduler.conf.
+
+    \b
+    Examples:
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config show
+      bayplan batch config show volcano-scheduler.conf -o yaml
+    """
+
+
+@config.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Look at arguments and metrics, too; exit code 1 if anything is passed over.",
+)
+@plugin_options
+def check(file: Path, strict: bool, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Say whether FILE ("-": standard input) is accepted; exit code 1 and the reason if not.
+
+    What Volcano passes over in silence is told: keys that it does not know, keys that are given twice, plugins that do
+    not exist, arguments of actions that do not run. With --strict so are arguments and keys of `metrics` that nobody
+    reads, and values of the wrong type.
+
+    \b
+    Examples:
+      bayplan batch config check volcano-scheduler.conf
+      bayplan batch config check volcano-scheduler.conf --strict --plugins-dir plugins
+      kubectl get cm volcano-scheduler-configmap -n volcano-system -o json \\
+        | jq -r '.data["volcano-scheduler.conf"]' | bayplan batch config check -
+    """
+    plugins = known_batch_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
+    found = _loaded(file, actions)
+    counted = f"{len(found.plugins)} plugin(s) in {len(found.tiers)} tier(s)"
+    click.echo(f"{file} is valid: actions {', '.join(found.actions)}; {counted}")
+    notes = [*_notes(found, plugins), *(_mistakes(found, plugins, actions) if strict else ())]
+    for note in notes:
+        click.echo(f"note: {note}")
+    if strict and notes:
+        raise ConfigError(f"{file}: {len(notes)} thing(s) are passed over, see the notes", stage="validation")
+
+
+@config.command("show")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@plugin_options
+def show(file: Path | None, output: str, plugin_folders: tuple[Path, ...], trust_writable_plugins: bool) -> None:
+    """Show the effective configuration: actions in running order, the plugins of each tier, flags and arguments.
+
+    Without FILE ("-": standard input) the built-in configuration is shown. -o json and -o yaml print the file that
+    says the same in full, with every default filled in.
+
+    \b
+    Examples:
+      bayplan batch config show
+      bayplan batch config show volcano-scheduler.conf -o yaml
+    """
+    actions = known_actions(plugin_folders, trust_writable=trust_writable_plugins)
+    found = load_default() if file is None else _loaded(file, actions)
+    if output == "yaml":
+        print_value(as_file(found), output)
+    elif output == "json":
+        print_value(plain(as_file(found)), output)
+    else:
+        _print(found)
+
+
+def _loaded(file: Path, actions: ActionSet) -> BatchConfiguration:
+    try:
+        return batch_configured(file_text(file), actions)
+    except ConfigError as fault:
+        raise ConfigError(f"{file}: {fault}; {remedy_for(fault, tuple(actions))}", stage=fault.stage) from None
+
+
+def _notes(found: BatchConfiguration, plugins: PluginSet) -> list[str]:
+    unknown = dict.fromkeys(each.name for each in found.plugins if each.name not in plugins)
+    read = {*found.actions, *(_READ_FROM.get(action, "") for action in found.actions)}
+    idle = dict.fromkeys(each.name for each in found.configurations if each.name not in read)
+    return [
+        *found.notes,
+        *(f"plugin {name!r} is not one of the built-in ones; unless it is your own, it is skipped" for name in unknown),
+        *(f"configurations: {name!r} is not among the actions, so its arguments are not read" for name in idle),
+    ]
+
+
+def _mistakes(found: BatchConfiguration, plugins: PluginSet, actions: ActionSet) -> Iterator[str]:
+    """Arguments that are not read, or not as they are given. Who declares nothing may read anything."""
+    for option in found.plugins:
+        yield from _misgiven(option.name, plugins.get(option.name), option.arguments)
+    for each in found.configurations:
+        yield from _misgiven(each.name, actions.get(each.name), each.arguments)
+    yield from mistakes_in(found.metrics or {})
+
+
+def _misgiven(name: str, owner: object, given: Mapping[str, Any]) -> Iterator[str]:
+    takes = takes_of(owner)
+    return iter(()) if takes is None else misgiven(name, takes, given)
+
+
+def _print(found: BatchConfiguration) -> None:
+    click.echo(f"actions: {', '.join(found.actions)}")
+    table = Table(show_header=True, header_style="bold")
+    for column in ("tier", "plugin"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("flags that differ from the default")
+    table.add_column("arguments")
+    for number, tier in enumerate(found.tiers, 1):
+        for plugin in tier:
+            table.add_row(str(number), plugin.name, _changed_flags(plugin), _arguments(plugin.arguments))
+    print_table(table)
+    for each in found.configurations:
+        click.echo(f"arguments of {each.name}: {_arguments(each.arguments)}")
+    if found.metrics is not None:
+        click.echo(f"metrics: {_arguments(found.metrics)}")
+
+
+def _changed_flags(plugin: PluginOption) -> str:
+    changed = {key: on for key, on in plugin.flags.items() if on != (key in DEFAULTED_FLAGS)}
+    return "  ".join(f"{key}: {go_value(on)}" for key, on in changed.items())
+
+
+def _arguments(arguments: Any) -> str:
+    return "  ".join(f"{key}: {json.dumps(plain(value))}" for key, value in arguments.items())

@@ -1,0 +1,197 @@
+"""`bayplan batch run`: the batch engine on a real API server, with vc-scheduler's flags."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from bayplan import __version__
+from bayplan.app import freeze_memory
+from bayplan.app.batch import NO_PORT, BatchSettings, batch_lease, batch_process
+from bayplan.app.combined import BothEngines
+from bayplan.app.insecure_serving import OpenPages
+from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.batch.diagnostics.cache_dumper import tree_of
+from bayplan.batch.live.multi_scheduler import Division
+from bayplan.batch.live.options import BatchOptions
+from bayplan.batch.live.run_loop import LiveBatch
+from bayplan.cache import Cache
+from bayplan.cli.commands.processes.process_runner import run_process
+from bayplan.cli.engine_setup import file_text
+from bayplan.cli.flags.go_command import CHART_WORDS, FlagError, GoCommand
+from bayplan.cli.flags.page_options import page_option, with_page
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.flags.vc_scheduler_flags import BATCH_ELECTION, BATCH_FLAGS
+from bayplan.client import find_target
+from bayplan.clock import SystemClock
+from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.serving_flags import ServingFlags
+from bayplan.config.validation import check_election
+from bayplan.config.volcano_feature_gates import gates_without_effect, queues_admit
+from bayplan.errors import ConfigError
+from bayplan.telemetry.logs import LogOptions, start_logs
+
+log = logging.getLogger(__name__)
+
+
+@click.command("run", cls=GoCommand, flags=BATCH_FLAGS, ignored=CHART_WORDS)
+@click.option("--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone.")
+@click.option(
+    "--secure-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default="none",
+    help="Answer `bayplan why` and show the page here, over TLS, to whoever may get the pods. The certificate is that "
+    "of --tls-cert-file and --tls-private-key-file, else our own.",
+)
+@click.option("--bind-address", default=NO_PORT.bind_address, show_default=True, help="Where --secure-port is.")
+@page_option()
+@plugin_options
+@click.version_option(__version__, prog_name="bayplan")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    settings: Path | None,
+    secure_port: int,
+    bind_address: str,
+    page_address: str,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+    **given: Any,
+) -> None:
+    """Schedule the pods of gangs and queues, in vc-scheduler's place.
+
+    Configuration files and flags are vc-scheduler's own; `bayplan batch --scheduler-conf FILE` is the same as `bayplan
+    batch run --scheduler-conf FILE`. Runs until it is told to stop (SIGTERM, SIGINT): then it finishes what is under
+    way, gives up the lease and ends with 0. It ends with 1 when it loses its lease or cannot start.
+    SIGUSR2 writes what it knows into its log, SIGUSR1 into a file of --cache-dump-dir.
+
+    \b
+    Examples:
+      bayplan batch run --kubeconfig ~/.kube/config --leader-elect=false
+      bayplan batch --scheduler-conf volcano-scheduler.conf --plugins-dir plugins -v 3
+      bayplan batch run --secure-port 10260
+    """
+    assert isinstance(context.command, GoCommand)
+    flags = context.command.values(given)
+    clock = SystemClock()
+    logs = start_logs(LogOptions(verbosity=flags["v"], vmodule=flags["vmodule"]), clock)
+    context.call_on_close(logs.close)
+    for sentence in gates_without_effect(flags["feature-gates"]):
+        log.warning("%s", sentence)
+    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    own = with_page(own, page_address)
+    division = Division.told_by(os.environ)
+    engine = batch_settings(flags, plugin_folders, trust_writable=trust_writable_plugins, own=own, division=division)
+    kubeconfig = flags["kubeconfig"]
+    target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
+    process = batch_process(
+        engine,
+        target,
+        openly=open_pages(flags),
+        qps=flags["kube-api-qps"],
+        burst=flags["kube-api-burst"],
+        own=own,
+        serving=ServingFlags(
+            bind_address=bind_address,
+            secure_port=secure_port,
+            tls_cert_file=flags["tls-cert-file"],
+            tls_private_key_file=flags["tls-private-key-file"],
+        ),
+        clock=clock,
+    )
+    freeze_memory()
+    sys.exit(asyncio.run(run_process(process, dumps_of(flags))))
+
+
+def batch_settings(
+    flags: Mapping[str, Any],
+    folders: tuple[Path, ...],
+    *,
+    trust_writable: bool,
+    own: OwnSettings,
+    division: Division | None = None,
+) -> BatchSettings:
+    """What the flags say; what is wrong with it is told before anybody is waited for."""
+    options = BatchOptions(
+        scheduler_name=flags["scheduler-name"],
+        schedule_period=flags["schedule-period"],
+        default_queue=flags["default-queue"],
+        node_selector=flags["node-selector"],
+        ignored_provisioners=flags["ignored-provisioners"],
+        percentage_nodes_to_find=flags["percentage-nodes-to-find"],
+        minimum_feasible_nodes=flags["minimum-feasible-nodes"],
+        sharding_mode=flags["scheduler-sharding-mode"],
+        sharding_name=flags["scheduler-sharding-name"],
+        queues_admit=queues_admit(flags["feature-gates"]),
+        division=division,
+        writes_at_once=own.writes_at_once,
+        slice_s=own.slice_milliseconds / 1e3,
+    )
+    for fault in options.faults():
+        raise FlagError(fault)
+    lease = replace(batch_lease(options), **{field: flags[name] for name, field in BATCH_ELECTION.items()})
+    if flags["lock-object-namespace"]:
+        lease = replace(lease, resource_namespace=flags["lock-object-namespace"])
+    if flags["leader-elect-resource-name"]:
+        lease = replace(lease, resource_name=flags["leader-elect-resource-name"])
+    check_election(lease)
+    conf = Path(flags["scheduler-conf"]) if flags["scheduler-conf"] else None
+    if conf is None and flags["disable-default-scheduler-config"]:
+        raise FlagError("--disable-default-scheduler-config needs a file; name one with --scheduler-conf")
+    found = BatchSettings(
+        options=options, conf=conf, plugin_folders=folders, trust_writable=trust_writable, lease=lease, own=own
+    )
+    _try_out(found, strict=flags["disable-default-scheduler-config"])
+    return found
+
+
+def open_pages(flags: Mapping[str, Any]) -> OpenPages:
+    """What everybody may read of the process."""
+    return OpenPages(
+        health=flags["enable-healthz"],
+        health_address=flags["healthz-address"],
+        metrics=flags["enable-metrics"],
+        profiling=flags["enable-pprof"],
+        listen_address=flags["listen-address"],
+    )
+
+
+def dumps_of(flags: Mapping[str, Any]) -> Callable[[SchedulerProcess], None] | None:
+    """What SIGUSR1 does, if it is to do anything."""
+    folder = Path(flags["cache-dump-dir"])
+    return (lambda running: _write_dump(running, folder)) if flags["cache-dumper"] else None
+
+
+def _try_out(settings: BatchSettings, *, strict: bool) -> None:
+    """Build the engine once: plugins that cannot be loaded, and a file that must be good and is not, end it here."""
+    clock = SystemClock()
+    engine = settings.engine(Cache(), clock)
+    try:
+        fault = engine.file_fault
+        if fault and strict:
+            raise ConfigError(fault, stage="file")
+    finally:
+        engine.close()
+
+
+def _write_dump(running: SchedulerProcess, folder: Path) -> None:
+    live = running.live.batch if isinstance(running.live, BothEngines) else running.live
+    assert isinstance(live, LiveBatch)
+    path = folder / f"snapshot-{int(live.clock.now().timestamp())}.json"
+    try:
+        path.write_text(json.dumps(tree_of(live.engine), indent=1, sort_keys=True), encoding="utf-8")
+    except OSError as fault:
+        log.error("cannot write %s: %s", path, fault)
+        return
+    log.info("what is known is written to %s", path)

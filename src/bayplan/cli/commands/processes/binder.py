@@ -1,0 +1,167 @@
+"""`bayplan binder`: carries out BindRequests, in the place of KAI-Scheduler's binder or beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan.app.binder import (
+    LEASE_NAMESPACE,
+    BinderMonitor,
+    BinderProcess,
+    BinderSettings,
+    binder_lease,
+    binder_process,
+    binder_served,
+    known_binder_plugins,
+)
+from bayplan.binder.plugin_registry import extends
+from bayplan.cli.engine_setup import file_text
+from bayplan.cli.flags.go_command import Flag, GoCommand
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.signals import until_stopped
+from bayplan.client import Election, Target, find_target
+from bayplan.clock import SystemClock
+from bayplan.codec.go_flags import (
+    go_bool,
+    go_float32,
+    go_int32,
+    go_level,
+)
+from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.validation import check_rate
+from bayplan.errors import ConfigError, UsageError
+from bayplan.telemetry.logs import LogOptions, start_logs
+
+_OPTIONS = "Options"
+_FLAGS = (
+    Flag("leader-elect", go_bool, True, "Work only holding a lease.", _OPTIONS),
+    Flag("kube-api-qps", go_float32, 2000.0, "Requests a second; 0 or less: no limit.", _OPTIONS, shown="2000"),
+    Flag("kube-api-burst", go_int32, 4000, "Requests at once.", _OPTIONS),
+    Flag("v", go_level, None, "How much is logged.", _OPTIONS, short="v", shown="warnings"),
+)
+"""What is written as the schedulers' flags of these names are."""
+
+
+@click.command("binder", cls=GoCommand, flags=_FLAGS, others=_OPTIONS, suggests=True)
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option(
+    "--settings",
+    type=click.Path(path_type=Path),
+    help="A BayplanConfiguration: binderPlugins, binderWorkers, binderPluginSeconds, resourceReservation.",
+)
+@plugin_options
+@click.option(
+    "--all", "takes_all", is_flag=True, help="Take every BindRequest, also those that other schedulers have made."
+)
+@click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
+@click.option(
+    "--leader-elect-resource-namespace", "namespace", default=LEASE_NAMESPACE, show_default=True, help="Of that lease."
+)
+@click.option("--listen-address", default="", help="Where health and metrics are served, such as :8082.")
+@click.option("--list", "listing", is_flag=True, help="Print the plugins in the order in which they run, and end.")
+@click.pass_context
+def command(
+    invocation: click.Context,
+    /,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    settings: Path | None,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+    takes_all: bool,
+    no_leader_elect: bool,
+    namespace: str,
+    listen_address: str,
+    listing: bool,
+    **given: Any,
+) -> None:
+    """Bind the pods for which schedulers have made BindRequests, until stopped.
+
+    It takes the requests that Bayplan's engines make (they carry a label), so that it may run beside KAI-Scheduler's
+    own binder. Pods are bound with volumes, devices and whatever plugins prepare; what fails is tried again, and then
+    given up with a sentence in the request. It can be killed at any point: the next one goes on.
+
+    \b
+    Examples:
+      bayplan binder
+      bayplan binder --leader-elect=false --plugins-dir plugins -v 2
+      bayplan binder --all --settings settings.yaml --listen-address :8082
+      bayplan binder --list
+    """
+    assert isinstance(invocation.command, GoCommand)
+    flags = invocation.command.values(given)
+    try:
+        check_rate(flags["kube-api-qps"], flags["kube-api-burst"])
+    except ConfigError as fault:
+        raise UsageError(str(fault)) from None
+    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    plugins = known_binder_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    wanted = BinderSettings.of(
+        own,
+        str(settings),
+        plugins,
+        takes_all=takes_all,
+        lease=binder_lease(leader_elect=flags["leader-elect"] and not no_leader_elect, namespace=namespace),
+        qps=flags["kube-api-qps"],
+        burst=flags["kube-api-burst"],
+    )
+    if listing:
+        for name, choice in plugins.chosen(wanted.choices):
+            click.echo(f"{name:<18} {choice.priority:>4}  {', '.join(extends(plugins.classes[name]))}")
+        return
+    _start_logs(invocation, flags["v"])
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+    asyncio.run(_run(wanted, target, own, listen_address))
+
+
+def _start_logs(invocation: click.Context, verbosity: int | None) -> None:
+    """Warnings, or with -v whatever is logged at that level, in klog's lines."""
+    if verbosity is None:
+        logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+        return
+    invocation.call_on_close(start_logs(LogOptions(verbosity=verbosity), SystemClock()).close)
+
+
+async def _run(settings: BinderSettings, target: Target, own: OwnSettings, address: str) -> None:
+    begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
+    await until_stopped(_work(settings, target, own, address, begun), beside=_tell_ready(begun, target))
+    click.echo("stopped")
+
+
+async def _work(
+    settings: BinderSettings, target: Target, own: OwnSettings, address: str, begun: asyncio.Future[BinderProcess]
+) -> None:
+    clock = SystemClock()
+    monitor = BinderMonitor(clock)
+    async with (
+        binder_served(monitor, address, clock),
+        binder_process(settings, target, monitor=monitor, watchdog_s=own.watchdog_seconds, clock=clock) as process,
+    ):
+        if isinstance(process.election, Election):
+            process.election.on_new_leader = partial(_tell_leader, process, process.election)
+        begun.set_result(process)
+        await process.run()
+
+
+def _tell_leader(process: BinderProcess, election: Election, leader: str) -> None:
+    """Who waits says for whom: somebody may have started a second one without knowing of the first."""
+    if leader and leader != election.identity and not process.ready.is_set():
+        click.echo(f"the binder waits for the lease {election.lock}, which {leader} holds")
+
+
+async def _tell_ready(begun: asyncio.Future[BinderProcess], target: Target) -> None:
+    process = await begun
+    await process.ready.wait()
+    click.echo(f"the binder is at work on {target.server}")

@@ -1,0 +1,149 @@
+"""`bayplan controllers`: what a controller manager does, on any API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan import __version__
+from bayplan.app.controllers import (
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    ControllersProcess,
+    controllers_process,
+)
+from bayplan.cli.flags.go_command import CHART_WORDS, GoCommand
+from bayplan.cli.flags.kube_controller_manager_flags import KUBE_CONTROLLER_FLAGS, in_full
+from bayplan.cli.flags.vc_manager_flags import CONTROLLER_FLAGS, start_volcano_logs, warn_of_idle_flags
+from bayplan.cli.signals import until_stopped
+from bayplan.client import Client, Target, find_target
+from bayplan.clock import SystemClock
+from bayplan.controllers import CONTROLLER_NAMES, chosen, make_default_class
+from bayplan.errors import UsageError
+
+_METRICS = ":8081"
+"""Where vc-controller-manager serves its metrics unless it is told otherwise."""
+
+
+@click.command(
+    "controllers",
+    cls=GoCommand,
+    flags=(*CONTROLLER_FLAGS, *KUBE_CONTROLLER_FLAGS),
+    ignored=CHART_WORDS,
+    others="Options",
+    suggests=True,
+)
+@click.option(
+    "--controllers",
+    "patterns",
+    default="*",
+    show_default=True,
+    metavar="LIST",
+    help="Which, with commas: * all, volcano all of Volcano's, a name that one, a minus before it all but that. Names "
+    "are Kubernetes' or Volcano's, short ones too.",
+)
+@click.option("--list", "listing", is_flag=True, help="Print their names and end.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option("--kube-api-qps", "qps", type=float, default=200.0, show_default=True, help="Requests a second.")
+@click.option("--kube-api-burst", "burst", type=int, default=400, show_default=True, help="Requests at once.")
+@click.option("--leader-elect-resource-name", "lease_name", default=LEASE_NAME, show_default=True, help="That lease.")
+@click.option(
+    "--leader-elect-resource-namespace",
+    "lease_namespace",
+    default=LEASE_NAMESPACE,
+    show_default=True,
+    help="Of that lease.",
+)
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    default=("volcano",),
+    show_default=True,
+    help="Whose pods get a PodGroup, as `bayplan batch run` has it; may come several times. Volcano's jobs go to the "
+    "first.",
+)
+@click.option("--listen-address", default="", metavar="HOST:PORT", help="Serve /healthz, /livez and /metrics there.")
+@click.option(
+    "--default-storage-class",
+    is_flag=True,
+    help="Make a default StorageClass whose volumes are made at once, with nothing behind them.",
+)
+@click.version_option(__version__, prog_name="bayplan")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    patterns: str,
+    listing: bool,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    qps: float,
+    burst: int,
+    lease_name: str,
+    lease_namespace: str,
+    schedulers: tuple[str, ...],
+    listen_address: str,
+    default_storage_class: bool,
+    **given: Any,
+) -> None:
+    """Run the controllers of a cluster until stopped: deployments, jobs, volumes, garbage, nodes and the rest.
+
+    They are plain API clients in the place of kube-controller-manager, under its names. Do not run them where another
+    controller manager does the same work, unless --controllers leaves that work to it. The flags of
+    vc-controller-manager are taken, too, and those of kube-controller-manager that manifests have.
+
+    \b
+    Examples:
+      bayplan controllers
+      bayplan controllers --kubeconfig ./test.kubeconfig --default-storage-class
+      bayplan controllers --controllers='*,-job-controller,-cronjob-controller'
+      bayplan controllers --controllers='*,-volcano'
+      bayplan controllers --controllers=deployment-controller,replicaset-controller
+      bayplan controllers --list
+    """
+    if listing:
+        click.echo("\n".join(CONTROLLER_NAMES))
+        return
+    assert isinstance(ctx.command, GoCommand)
+    flags = ctx.command.values(given)
+    start_volcano_logs(ctx, flags)
+    warn_of_idle_flags(ctx, given)
+    only = chosen(in_full(patterns.split(",")))
+    if not all(schedulers):
+        raise UsageError("--scheduler-name must not be empty; leave it out for volcano")
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+
+    async def run() -> None:
+        if default_storage_class:
+            async with Client(target, clock=SystemClock(), chance=random.Random()) as client:
+                await make_default_class(client)
+        options: dict[str, Any] = {
+            "schedulers": schedulers,
+            "inherits": flags["inherit-owner-annotations"],
+            "leader_elect": flags["leader-elect"],
+            "lease_name": lease_name,
+            "lease_namespace": flags["lock-object-namespace"] or lease_namespace,
+            "listen_address": listen_address or (_METRICS if flags["enable-metrics"] else ""),
+            "health_address": flags["healthz-address"] if flags["enable-healthz"] else "",
+        }
+        async with controllers_process(target, only=only, qps=qps, burst=burst, **options) as process:
+            await until_stopped(process.run(), beside=_tell_ready(process, target))
+        click.echo("stopped")
+
+    asyncio.run(run())
+
+
+async def _tell_ready(process: ControllersProcess, target: Target) -> None:
+    await process.synced()
+    click.echo(f"{len(process.controllers.names)} controller(s) are running on {target.server}")

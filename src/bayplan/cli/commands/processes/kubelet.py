@@ -1,0 +1,97 @@
+"""`bayplan kubelet`: fake nodes on any API server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayplan.app import fake_kubelet
+from bayplan.cli.flags.kubelet_options import habits_of, pod_habit_options, taken_out
+from bayplan.cli.signals import until_stopped
+from bayplan.client import Target, find_target
+from bayplan.controllers import FakeKubelet, NodeTemplate
+
+
+@click.command("kubelet")
+@click.option("--nodes", "count", type=click.IntRange(0), default=10, show_default=True, help="How many nodes.")
+@click.option(
+    "--node-template",
+    type=click.Path(path_type=Path),
+    help="A Node manifest: capacity, labels, taints, images. Texts in it may say {index}, {index%3} or {index/40}.",
+)
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first node.")
+@pod_habit_options
+@click.option("--remove-nodes", is_flag=True, help="Delete the nodes at the end.")
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: KUBECONFIG, ~/.kube/config, or the pod's."
+)
+@click.option("--context", default="", help="A context of the kubeconfig other than the current one.")
+@click.option("--master", default="", help="The API server's address, instead of the kubeconfig's.")
+@click.option("--qps", type=float, default=100.0, show_default=True, help="Requests a second; leases come on top.")
+@click.option("--burst", type=int, default=200, show_default=True, help="Requests at once.")
+def command(
+    count: int,
+    node_template: Path | None,
+    first: int,
+    remove_nodes: bool,
+    kubeconfig: Path | None,
+    context: str,
+    master: str,
+    qps: float,
+    burst: int,
+    **told: Any,
+) -> None:
+    """Run fake nodes on an API server, until stopped: Ready nodes, Running pods, nothing behind them.
+
+    It registers the nodes, renews their leases and keeps them Ready. A pod that is bound to one of them is told to be
+    Running; it ends when its time is over, is resized when it asks for that, and goes when it is deleted. Pods of a
+    Job take two seconds, all others forever. A pod may speak for itself by annotations:
+
+    \b
+      bayplan.dev/starts-after: 2s     bayplan.dev/ready-after: 5s
+      bayplan.dev/runs-for: 90s        bayplan.dev/stops-after: 5s
+      bayplan.dev/exit-code: 1         bayplan.dev/failure-rate: 20%
+
+    \b
+    Examples:
+      bayplan kubelet --nodes 100
+      bayplan kubelet --nodes 1000 --node-template node.yaml --runs-for 5m
+      bayplan kubelet --nodes 3 --kubeconfig ./test.kubeconfig --remove-nodes
+
+    \b
+    A template:
+      metadata:
+        name: big-{index}
+        labels:
+          topology.kubernetes.io/zone: zone-{index%3}
+      spec:
+        taints: [{key: dedicated, value: batch, effect: NoSchedule}]
+      status:
+        capacity: {cpu: "64", memory: 512Gi, pods: "110", nvidia.com/gpu: "8"}
+    """
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    habits = habits_of(taken_out(told))
+    template = NodeTemplate.read(node_template) if node_template is not None else NodeTemplate()
+    target = find_target(kubeconfig, env=os.environ, context=context, server=master)
+
+    async def run() -> None:
+        kubelet = fake_kubelet(target, count=count, template=template, first=first, habits=habits, qps=qps, burst=burst)
+        async with kubelet as running:
+            await until_stopped(running.run(), beside=_tell_ready(running, target))
+            if remove_nodes:
+                await running.nodes.remove()
+        click.echo("stopped")
+
+    asyncio.run(run())
+
+
+async def _tell_ready(kubelet: FakeKubelet, target: Target) -> None:
+    names = list(kubelet.nodes.names)
+    await kubelet.ready()
+    spread = f": {names[0]} to {names[-1]}" if names else ""
+    click.echo(f"{len(names)} node(s) are ready on {target.server}{spread}")

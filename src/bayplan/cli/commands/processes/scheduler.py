@@ -1,0 +1,45 @@
+"""`bayplan scheduler`: the pod engine on a real API server, with kube-scheduler's flags."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from bayplan.app import freeze_memory, scheduler_process
+from bayplan.app.wakeup_batching import Pace, paced_loop
+from bayplan.cli.commands.processes.process_runner import run_process
+from bayplan.cli.commands.processes.scheduler_setup import Start, started
+from bayplan.cli.flags.go_command import GoCommand
+from bayplan.cli.flags.kube_scheduler_flags import FLAGS
+
+
+@click.command("scheduler", cls=GoCommand, flags=FLAGS)
+@started
+def command(start: Start) -> None:
+    """Schedule the pods of a cluster, in kube-scheduler's place.
+
+    Configuration files and flags are kube-scheduler's own. Runs until it is told to stop (SIGTERM, SIGINT): then it
+    finishes what is under way, gives up the lease and ends with 0. It ends with 1 when it loses its lease or cannot
+    start, and with 70 when a plugin held it for too long.
+    SIGUSR2 writes what it knows into its log, and whether that is what the API server says.
+
+    \b
+    Examples:
+      bayplan scheduler --kubeconfig ~/.kube/config --leader-elect=false
+      bayplan scheduler --config scheduler.yaml --plugins-dir plugins -v 2
+    """
+    pace = Pace()
+    process = scheduler_process(
+        start.configuration,
+        start.registry,
+        start.target,
+        plugins=start.reloaded,
+        options=start.options,
+        set_verbosity=start.logs.set_verbosity,
+        pace=pace,
+    )
+    freeze_memory()
+    with asyncio.Runner(loop_factory=paced_loop(pace)) as runner:
+        sys.exit(runner.run(run_process(process)))

@@ -1,0 +1,179 @@
+"""What does a scheduler process begin with? Flags, files and plugins, found sound before anybody is waited for.
+
+Shared by `bayplan scheduler` and `bayplan run`, which both take kube-scheduler's flags.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from bayplan import __version__
+from bayplan.app import build_engine, configured, plugin_source
+from bayplan.cache import Cache
+from bayplan.cli.engine_setup import explained, file_text
+from bayplan.cli.flags.go_command import FlagError, GoCommand
+from bayplan.cli.flags.kube_scheduler_flags import CONNECTION, DEBUGGING, ELECTION
+from bayplan.cli.flags.page_options import page_option, with_page
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import yaml_text
+from bayplan.client import Target, find_target
+from bayplan.clock import SystemClock
+from bayplan.config.bayplan_settings import OwnSettings, load_settings
+from bayplan.config.effective_configuration import as_built
+from bayplan.config.feature_gates import features_of
+from bayplan.config.load import dump
+from bayplan.config.model import Configuration
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.config.validation import check_election, check_rate
+from bayplan.framework.runtime.registry import Registry
+from bayplan.scheduler.live.plugin_reloader import PluginSource
+from bayplan.telemetry.logs import LogControl, LogOptions, start_logs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything that a process was told."""
+
+    flags: dict[str, Any]
+    logs: LogControl
+    options: ProcessOptions
+    configuration: Configuration
+    registry: Registry
+    target: Target
+    plugins: PluginSource
+    plugin_folders: tuple[Path, ...]
+    trust_writable: bool
+
+    @property
+    def reloaded(self) -> PluginSource | None:
+        """Where plugins are loaded from again when they change; None where they cannot."""
+        return self.plugins if self.plugin_folders else None
+
+
+def started(command: Callable[..., None], other_gates: Container[str] = ()) -> Callable[..., None]:
+    """A command that gets all of it as one value, and the options that are its own alone by their names.
+
+    `other_gates`: feature gates that kube-scheduler does not know and the command does.
+    """
+
+    @click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
+    @click.option(
+        "--settings", type=click.Path(path_type=Path), help="A BayplanConfiguration: settings of Bayplan alone."
+    )
+    @page_option()
+    @plugin_options
+    @click.version_option(__version__, prog_name="bayplan")
+    @click.pass_context
+    def begin(
+        context: click.Context,
+        /,
+        no_leader_elect: bool,
+        settings: Path | None,
+        page_address: str,
+        plugin_folders: tuple[Path, ...],
+        trust_writable_plugins: bool,
+        **given: Any,
+    ) -> None:
+        assert isinstance(context.command, GoCommand)
+        flags = context.command.values(given)
+        if no_leader_elect:
+            flags["leader-elect"] = False
+        logs = start_logging(flags)
+        context.call_on_close(logs.close)
+        options = process_options(flags, context.command.texts(given), settings, page_address, other_gates)
+        start = _start(flags, logs, options, plugin_folders, trust_writable=trust_writable_plugins)
+        if flags["write-config-to"]:
+            _write(start.configuration, Path(flags["write-config-to"]))
+        else:
+            command(start, **{name: value for name, value in given.items() if name.replace("_", "-") not in flags})
+
+    begin.__doc__ = command.__doc__
+    return begin
+
+
+def _start(
+    flags: dict[str, Any],
+    logs: LogControl,
+    options: ProcessOptions,
+    folders: tuple[Path, ...],
+    *,
+    trust_writable: bool,
+) -> Start:
+    path = Path(flags["config"]) if flags["config"] else None
+    text = file_text(path) if path is not None else None
+    features = options.serving.features
+    plugins = plugin_source(text, folders, trust_writable=trust_writable, features=features)
+    registry = plugins.registry()
+    with explained(path, registry):
+        configuration = with_flags(configured(text, registry, features), flags, alone=path is None)
+        build_engine(configuration, registry, Cache()).close()  # what is wrong is told before anybody is waited for
+    kubeconfig = configuration.client_connection.kubeconfig
+    target = find_target(Path(kubeconfig) if kubeconfig else None, env=os.environ, server=flags["master"])
+    return Start(flags, logs, options, configuration, registry, target, plugins, folders, trust_writable)
+
+
+def process_options(
+    flags: Mapping[str, Any],
+    texts: Mapping[str, str],
+    settings: Path | None,
+    page_address: str = "",
+    other_gates: Container[str] = (),
+) -> ProcessOptions:
+    features = features_of(flags["feature-gates"], flags["emulated-version"], flags["min-compatibility-version"])
+    for gate in features.without_effect():
+        log.warning("feature gate %s cannot be turned here; it stays %s", gate, "off" if features.given[gate] else "on")
+    for gate, near in features.unknown():
+        if gate in other_gates:
+            continue
+        hint = f"; the nearest that is known is {near}" if near else ""
+        log.warning("feature gate %s is not known here and turns nothing%s", gate, hint)
+    serving = ServingFlags.of(flags, features=features, told=texts)
+    if faults := serving.faults():
+        raise FlagError(faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]")
+    own = OwnSettings() if settings is None else load_settings(file_text(settings), str(settings))
+    parked = flags["pod-max-in-unschedulable-pods-duration"]
+    return ProcessOptions(settings=with_page(own, page_address), serving=serving, max_parked=parked)
+
+
+def with_flags(configuration: Configuration, flags: Mapping[str, Any], *, alone: bool) -> Configuration:
+    """Flags about the election always count; the others count where there is no file."""
+    election = replace(configuration.leader_election, **_given(flags, ELECTION))
+    check_election(election)
+    connection = configuration.client_connection
+    if alone:
+        connection = replace(connection, **_given(flags, CONNECTION))
+        configuration = replace(configuration, **_given(flags, DEBUGGING))
+    check_rate(connection.qps, connection.burst)
+    return replace(configuration, leader_election=election, client_connection=connection)
+
+
+def _given(flags: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {field: flags[name] for name, field in names.items() if flags[name] is not None}
+
+
+def _write(configuration: Configuration, path: Path) -> None:
+    try:
+        path.write_text(yaml_text(dump(as_built(configuration)), sort_keys=True), encoding="utf-8")
+    except OSError as fault:
+        raise FlagError(f"--write-config-to {path} cannot be written: {fault.strerror}; name another file") from None
+    log.info("the configuration is written to %s", path)
+
+
+def start_logging(flags: Mapping[str, Any]) -> LogControl:
+    options = LogOptions(
+        format=flags["logging-format"],
+        verbosity=flags["v"],
+        vmodule=flags["vmodule"],
+        split_stream=flags.get(f"log-{flags['logging-format']}-split-stream", False),
+    )
+    return start_logs(options, SystemClock())

@@ -1,0 +1,1 @@
+"""Commands on files and recordings: place, record, replay, whatif, simulate, sweep and conformance."""

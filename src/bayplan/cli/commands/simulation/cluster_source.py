@@ -1,0 +1,123 @@
+"""Which cluster is studied, and with which configuration? Options that `record`, `replay` and `whatif` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from bayplan.app import batch_configured, build_engine, configured, known_actions
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.cache import Cache
+from bayplan.cli.connection import Connection, asked
+from bayplan.cli.engine_setup import batch_explained, explained, file_text
+from bayplan.clock import ManualClock, SystemClock
+from bayplan.errors import UsageError
+from bayplan.objects.defaults import admitted
+from bayplan.objects.manifests import load_manifests
+from bayplan.objects.meta import KubeObject
+from bayplan.sim.offline.offline_cluster import Setup
+from bayplan.sim.recordings.cluster_reader import read_cluster
+from bayplan.sim.recordings.recording_file import (
+    OBSERVED,
+    Recording,
+    is_recording,
+    read_recording,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def configuration_options(command: F) -> F:
+    """`--config` and `--scheduler-conf`."""
+    config = click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration.")
+    conf = click.option("--scheduler-conf", type=click.Path(path_type=Path), help="A volcano-scheduler.conf.")
+    return config(conf(command))
+
+
+def source_option(command: F) -> F:
+    """`--from`, where a cluster may come from files."""
+    return click.option(
+        "--from",
+        "files",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        help="A recording, or manifests or folders of them, instead of a live cluster. May be given several times.",
+    )(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A cluster that was read."""
+
+    objects: tuple[KubeObject, ...]
+    at: datetime
+    bound_at: Mapping[str, datetime] = field(default_factory=dict)
+    is_observed: bool = False
+    """Whether decisions are read off the cluster, and not made for it."""
+    recording: Recording | None = None
+
+
+def read_source(files: tuple[Path, ...], connection: Connection) -> Source:
+    """The cluster of the files, or the live one where none is named."""
+    if not files:
+        seen = asked(connection, read_cluster)
+        for note in seen.notes:
+            click.echo(f"note: {note}", err=True)
+        return Source(tuple(seen.objects), SystemClock().now(), seen.bound_at, is_observed=True)
+    recordings = [path for path in files if is_recording(path)]
+    if recordings:
+        if len(files) > 1:
+            raise UsageError(f"{recordings[0]} is a recording, which is a whole cluster; name nothing else beside it")
+        recording = read_recording(recordings[0])
+        is_observed = recording.header.decisions == OBSERVED
+        at = recording.header.until or recording.header.at
+        return Source(recording.objects_at_end(), at, is_observed=is_observed, recording=recording)
+    loaded = load_manifests(files)
+    for note in loaded.skipped:
+        click.echo(f"not looked at: {note}", err=True)
+    objects = tuple(admitted(loaded.objects, loaded.places))
+    return Source(objects, _newest(objects))
+
+
+def _newest(objects: tuple[KubeObject, ...]) -> datetime:
+    """When the cluster of files is: files of one content are to be decided about alike, whatever the time is."""
+    told = [item.metadata.creation_timestamp for item in objects if item.metadata.creation_timestamp is not None]
+    return max(told, default=ManualClock().now())
+
+
+def chosen_setup(
+    config: Path | None,
+    scheduler_conf: Path | None,
+    plugin_folders: tuple[Path, ...],
+    *,
+    trust_writable: bool,
+    batch_schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,),
+    recorded: Recording | None = None,
+) -> Setup:
+    """How the schedulers are set up: as the options say, else as it is recorded."""
+    found = Setup.of(recorded.header) if recorded is not None else Setup(batch_schedulers=batch_schedulers)
+    setup = Setup(
+        configuration=file_text(config) if config is not None else found.configuration,
+        batch_configuration=file_text(scheduler_conf) if scheduler_conf is not None else found.batch_configuration,
+        batch_schedulers=found.batch_schedulers,
+        default_queue=found.default_queue,
+        plugin_folders=plugin_folders,
+        trust_writable=trust_writable,
+    )
+    check_setup(setup, config, scheduler_conf)
+    return setup
+
+
+def check_setup(setup: Setup, config: Path | str | None, scheduler_conf: Path | str | None) -> None:
+    """Whatever is wrong with a configuration is told with its file, before anything is decided."""
+    registry = setup.registry()
+    with explained(config, registry):
+        build_engine(configured(setup.configuration, registry), registry, Cache(), seed=0).close()
+    actions = known_actions(setup.plugin_folders, trust_writable=setup.trust_writable)
+    with batch_explained(scheduler_conf or "the volcano-scheduler.conf of the recording", actions):
+        batch_configured(setup.batch_configuration, actions)

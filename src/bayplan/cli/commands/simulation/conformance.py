@@ -1,0 +1,178 @@
+"""`bayplan conformance`: does Bayplan say what the real scheduler said?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from bayplan.cli.output.printers import print_table
+from bayplan.errors import UsageError
+from bayplan.plugins import default_plugins
+from bayplan.testing.conformance import Disagreement, Line, answer, disagreements, read_lines
+
+_SHOWN_PER_LINE = 5
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How many lines of each family were compared, agreed, failed, or had nothing to compare with."""
+
+    compared: Counter[str] = field(default_factory=Counter)
+    agreed: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    differing: list[tuple[Line, list[Disagreement]]] = field(default_factory=list)
+    failed: list[tuple[Line, str]] = field(default_factory=list)
+    """Lines that could not be answered and have nothing to compare with; the others differ."""
+
+    def add(self, line: Line, got: dict[str, Any]) -> list[Disagreement]:
+        self.answered[line.family] += 1
+        if line.expected is None:
+            if "failure" in got:
+                self.failed.append((line, got["failure"]))
+            return []
+        self.compared[line.family] += 1
+        found = disagreements(line.expected, got, partial=line.exact is False)
+        if found:
+            self.differing.append((line, found))
+        else:
+            self.agreed[line.family] += 1
+        return found
+
+    @property
+    def verdict(self) -> str:
+        return f"AGREE {self.agreed.total()} of {self.compared.total()}"
+
+
+@click.command("conformance")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--family", help="Only the lines whose name starts with this word, e.g. spread.")
+@click.option("--answers", type=click.Path(path_type=Path), help="Write what Bayplan said, one line a scenario.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(file: Path, family: str | None, answers: Path | None, output: str) -> None:
+    """Run recorded scenarios and compare with the recorded answers.
+
+    FILE ("-": standard input) holds one JSON object a line, plain or gzip. Prints every disagreement as expected
+    against got, a table by family and, last, AGREE n of m. Lines without a recorded answer are only answered. The
+    exit code is 0 only when every line could be answered and all agree.
+
+    \b
+    Examples:
+      bayplan conformance tests/conformance/data/kube-scheduler-1.36.jsonl.gz
+      bayplan conformance mine.jsonl --family spread --answers said.jsonl
+      zcat recorded.jsonl.gz | head -100 | bayplan conformance -
+    """
+    lines = [line for line in read_lines(file) if family is None or line.family == family]
+    if not lines:
+        raise UsageError(f"{file} has no lines" + (f" of family {family}" if family else ""))
+    tally = _run(lines, answers, quiet=output == "json")
+    if output == "json":
+        click.echo(json.dumps(_as_json(tally), indent=2))
+    else:
+        _print_table(tally)
+        click.echo(tally.verdict)
+    sys.exit(1 if tally.differing or tally.failed else 0)
+
+
+def _run(lines: list[Line], answers: Path | None, *, quiet: bool) -> _Tally:
+    registry = default_plugins()
+    tally = _Tally()
+    progress = Console(stderr=True)
+    shown: Iterable[Line] = lines
+    if progress.is_terminal:
+        shown = track(lines, "asking", console=progress, transient=True)
+    with _answers_file(answers) as sink:
+        for line in shown:
+            got = answer(line, registry)
+            if sink is not None:
+                sink.write(json.dumps(got) + "\n")
+            found = tally.add(line, got)
+            if found and not quiet:
+                _print_disagreements(line, found)
+            elif line.expected is None and "failure" in got and not quiet:
+                click.echo(f"{line.name} (line {line.number}):\n  failure   {got['failure']}")
+    return tally
+
+
+class _answers_file:  # noqa: N801  (used like a function)
+    """The file for answers as a context; nothing where none was asked for."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> TextIO | None:
+        if self._path is not None:
+            try:
+                self._stream = self._path.open("w", encoding="utf-8")
+            except OSError as fault:
+                raise UsageError(f"{self._path} cannot be written: {fault.strerror}") from None
+        return self._stream
+
+    def __exit__(self, *failure: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+def _print_disagreements(line: Line, found: list[Disagreement]) -> None:
+    click.echo(f"{line.name} (line {line.number}):")
+    for each in found[:_SHOWN_PER_LINE]:
+        click.echo(f"  {each.where}")
+        click.echo(f"    expected  {json.dumps(each.expected)}")
+        click.echo(f"    got       {json.dumps(each.got)}")
+    if len(found) > _SHOWN_PER_LINE:
+        click.echo(f"  … and {len(found) - _SHOWN_PER_LINE} more")
+
+
+def _rows(tally: _Tally) -> Iterator[tuple[str, int, int, int]]:
+    for name in tally.answered:
+        yield name, tally.answered[name], tally.compared[name], tally.agreed[name]
+
+
+def _print_table(tally: _Tally) -> None:
+    failed = Counter(line.family for line, _ in tally.failed)
+    table = Table("family", "scenarios", "compared", "agree", box=None, pad_edge=False)
+    if failed:
+        table.add_column("failed")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, answered, compared, agreed in _rows(tally):
+        style = "green" if agreed == compared and not failed[name] else "red"
+        cells = [escape(name), str(answered), str(compared), str(agreed), *([str(failed[name])] if failed else ())]
+        table.add_row(*cells, style=style)
+    print_table(table)
+
+
+def _as_json(tally: _Tally) -> dict[str, Any]:
+    return {
+        "agree": tally.agreed.total(),
+        "compared": tally.compared.total(),
+        "families": {
+            name: {"scenarios": answered, "compared": compared, "agree": agreed}
+            for name, answered, compared, agreed in _rows(tally)
+        },
+        "disagreements": [
+            {
+                "scenario": line.name,
+                "line": line.number,
+                "where": each.where,
+                "expected": each.expected,
+                "got": each.got,
+            }
+            for line, found in tally.differing
+            for each in found
+        ],
+        "failures": [
+            {"scenario": line.name, "line": line.number, "failure": sentence} for line, sentence in tally.failed
+        ],
+    }

@@ -1,0 +1,145 @@
+"""`bayplan place`: a cluster from files, its pods placed, and why each went where it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from bayplan.app import filled_cache
+from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_table, print_value
+from bayplan.errors import UsageError
+from bayplan.objects.core import Pod
+from bayplan.objects.defaults import admitted
+from bayplan.objects.manifests import load_manifests
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.offline.pod_placement import Outcome, place_all
+
+_BAR = 20
+_TEXT = 30
+
+
+@click.command("place")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="A manifest or a folder of manifests. May be given several times.",
+)
+@click.option("--config", type=click.Path(path_type=Path), help="A KubeSchedulerConfiguration.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides between equally good nodes.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+)
+@plugin_options
+def command(
+    files: tuple[Path, ...],
+    config: Path | None,
+    seed: int,
+    output: str,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+) -> None:
+    """Place the pending pods of a cluster in files, and show where each went and why.
+
+    Pods are taken in the order of a real queue: higher priority first, then as they stand in the files. A pod that
+    fits nowhere may evict others, and is then tried again. Nothing outside this process is touched.
+
+    \b
+    Examples:
+      bayplan place -f examples/cluster
+      bayplan place -f nodes.yaml -f pods.yaml --config scheduler.yaml -o json
+    """
+    registry = chosen_plugins(plugin_folders, trust_writable=trust_writable_plugins)
+    loaded = load_manifests(files)
+    objects = list(admitted(loaded.objects, loaded.places))
+    for note in loaded.skipped:
+        click.echo(f"not looked at: {note}", err=True)
+    waiting = [pod for pod in objects if isinstance(pod, Pod) and not pod.spec.node_name]
+    if not waiting:
+        raise UsageError("there is no pending pod in these files; a pod without spec.nodeName is one")
+    with running_engine(config, registry, filled_cache(objects), seed=seed) as engine:
+        outcomes = place_all(engine, waiting)
+        if output in ("json", "yaml"):
+            print_value(_as_data(outcomes), output)
+            return
+        _print_pods(outcomes)
+        if output == "wide":
+            _print_scores(outcomes)
+        _print_nodes(engine)
+
+
+def _print_pods(outcomes: list[Outcome]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("POD", no_wrap=True)
+    table.add_column("PRIORITY", justify="right", no_wrap=True)
+    table.add_column("NODE", no_wrap=True)
+    table.add_column("WHY", overflow="fold", min_width=_TEXT)
+    for outcome in outcomes:
+        node = f"[green]{escape(outcome.node)}[/green]" if outcome.node else "[yellow]pending[/yellow]"
+        table.add_row(escape(outcome.pod.key), str(outcome.pod.priority), node, escape(outcome.why))
+    print_table(table)
+    placed = sum(outcome.node is not None for outcome in outcomes)
+    click.echo(f"\n{placed} of {len(outcomes)} pods placed\n")
+
+
+def _print_scores(outcomes: list[Outcome]) -> None:
+    """What each plugin gave to the best nodes; one that gave nothing is left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("POD", no_wrap=True)
+    table.add_column("NODE", no_wrap=True)
+    table.add_column("TOTAL", justify="right", no_wrap=True)
+    table.add_column("SCORES (best five)", overflow="fold", min_width=_TEXT)
+    for outcome in outcomes:
+        for place, scored in enumerate(outcome.record.best if outcome.record else ()):
+            shares = " ".join(f"{plugin}={score}" for plugin, score in scored.by_plugin if score)
+            pod = escape(outcome.pod.key) if place == 0 else ""
+            table.add_row(pod, escape(scored.node), str(scored.total), escape(shares))
+    if table.row_count:
+        print_table(table)
+        click.echo()
+
+
+def _print_nodes(engine: PodEngine) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("NODE", "PODS", "CPU", "", "MEMORY", ""):
+        table.add_column(title, justify="right" if title in ("PODS", "") else "left", no_wrap=True)
+    for node in sorted(engine.snapshot().table, key=lambda node: node.name):
+        table.add_row(
+            escape(node.name),
+            f"{len(node.pods)}/{node.allocatable('pods')}",
+            *_gauge(node.requested("cpu"), node.allocatable("cpu")),
+            *_gauge(node.requested("memory"), node.allocatable("memory")),
+        )
+    print_table(table)
+
+
+def _gauge(used: int, total: int) -> tuple[str, str]:
+    share = used / total if total else 0.0
+    filled = min(_BAR, round(share * _BAR))
+    return f"[cyan]{'█' * filled}[/cyan][dim]{'░' * (_BAR - filled)}[/dim]", f"{share:.0%}"
+
+
+def _as_data(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pod": outcome.pod.key,
+            "priority": outcome.pod.priority,
+            "node": outcome.node,
+            "why": outcome.why,
+            "evicted": list(outcome.evicted),
+            "scores": {
+                scored.node: {"total": scored.total, **dict(scored.by_plugin)}
+                for scored in (outcome.record.best if outcome.record else ())
+            },
+        }
+        for outcome in outcomes
+    ]

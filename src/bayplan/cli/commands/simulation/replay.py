@@ -1,0 +1,64 @@
+"""`bayplan replay`: the decisions of a recording made again, and the first that differs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from bayplan.cli.commands.simulation.cluster_source import chosen_setup, configuration_options
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_value
+from bayplan.sim.offline.decision_replay import Replay, replay
+from bayplan.sim.recordings.recording_file import read_recording
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--seed", type=int, default=None, help="Another one than the recording's.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@configuration_options
+@plugin_options
+def command(
+    file: Path,
+    seed: int | None,
+    output: str,
+    config: Path | None,
+    scheduler_conf: Path | None,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+) -> None:
+    """Make the decisions of FILE again, and show the first that differs; exit code 1 if one does.
+
+    Of equally good nodes the recorded one counts as the same. After a difference the replay goes on from what was
+    recorded, so that the number of differences means something. With --config or --scheduler-conf it shows what another
+    configuration would have decided. The same recording, configuration and seed give the same output, byte for byte.
+
+    \b
+    Examples:
+      bayplan replay cluster.jsonl.gz
+      bayplan replay cluster.jsonl.gz --config bin-packing.yaml
+      bayplan replay cluster.jsonl.gz -o json
+    """
+    recording = read_recording(file)
+    setup = chosen_setup(
+        config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=recording
+    )
+    found = replay(recording, setup, seed=seed)
+    if output == "text":
+        _print(found)
+    else:
+        print_value(found.as_data(), output)
+    sys.exit(1 if found.differences else 0)
+
+
+def _print(found: Replay) -> None:
+    first = found.first
+    if first is None:
+        click.echo(f"{len(found.decisions)} decisions, all the same")
+        return
+    click.echo(f"{len(found.decisions)} decisions, {len(found.differences)} different; the first:")
+    click.echo(first.sentence())
+    for line in first.because:
+        click.echo(f"  {line}")

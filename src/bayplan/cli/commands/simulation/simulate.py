@@ -1,0 +1,192 @@
+"""`bayplan simulate`: a trace replayed by the engine of a live scheduler, and how it compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich.table import Table
+
+from bayplan.cli.commands.simulation.simulate_csv import simulate_csv
+from bayplan.cli.output.printers import print_table, print_value, yaml_text
+from bayplan.cli.output.progress_bar import progress_bar
+from bayplan.errors import UsageError
+from bayplan.sim.sweeps.openb_experiment import LOADS, Run, Summary
+from bayplan.sim.sweeps.process_pool import cores, in_order
+from bayplan.sim.sweeps.published_results import (
+    Published,
+    differences,
+    on_published_nodes,
+    published,
+)
+from bayplan.sim.sweeps.sweep import (
+    Job,
+    carry_out,
+    nodes_to_fill,
+    workload_name,
+)
+from bayplan.sim.traces.trace_files import TraceNode, gpu_capacity, read_openb_pods
+from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
+
+
+@click.command("simulate")
+@click.option(
+    "--trace",
+    type=click.Choice(["openb", "csv", "recording"]),
+    default="openb",
+    show_default=True,
+    help="What the files are.",
+)
+@click.option("--pods", type=click.Path(path_type=Path), required=True, help="The pods: CSV, also with .gz.")
+@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="Who places pods; of openb fgd unless told.")
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs. (openb)")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
+@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core. (openb)")
+@click.option("--show-config", is_flag=True, help="Print the configuration that would run. (openb)")
+@click.option(
+    "--engine", type=click.Choice(["pod", "batch"]), default="pod", show_default=True, help="Who decides. (csv)"
+)
+@click.option("--config", type=click.Path(path_type=Path), help="The engine's configuration, not a policy. (csv)")
+@click.option("--column", "columns", multiple=True, help="FIELD=NAME: a column that is called otherwise. (csv)")
+@click.option("--every", type=click.FloatRange(1.0), default=3600.0, show_default=True, help="Seconds a sample. (csv)")
+@click.option("--samples", type=click.Path(path_type=Path), help="A file for the samples, as CSV. (csv)")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(
+    trace: str,
+    pods: Path,
+    nodes: Path | None,
+    policy: str | None,
+    seeds: int,
+    first_seed: int,
+    processes: int | None,
+    show_config: bool,
+    engine: str,
+    config: Path | None,
+    columns: tuple[str, ...],
+    every: float,
+    samples: Path | None,
+    output: str,
+) -> None:
+    """Replay a trace by the pod engine of a live scheduler, and show how well it fills the cluster.
+
+    openb: pods come one after another in a random order until they have asked for 1.3 times the GPUs that there are;
+    one that fits nowhere is gone. How much of the GPUs is allocated is shown beside what was published.
+    csv: pods come and go at the times of the table, and wait where there is no room; shown is what was allocated, how
+    long pods waited and how fair it was. recording: the same for a file of `bayplan record`, whose pods stay.
+    Without --policy and --config the default profile places them, and shares out the GPUs of nodes that have some by
+    GpuBestFit. With --engine batch every tenant has a queue, and gangs start together.
+    The same seeds give the same numbers on every machine.
+
+    \b
+    Examples:
+      bayplan simulate --trace openb --pods openb_pod_list_default.csv.gz --policy fgd --seeds 10
+      bayplan simulate --pods openb_pod_list_gpuspec33.csv --policy bestfit --seeds 3 -o json
+      bayplan simulate --pods openb_pod_list_default.csv --policy fgd --show-config > fgd.yaml
+      bayplan simulate --trace csv --pods jobs.csv --nodes nodes.csv --column arrival=submit_time --samples load.csv
+    """
+    if trace != "openb":
+        _refuse_given("seeds", "processes", "show_config", because="of use with --trace openb alone; leave out")
+        if trace == "recording":
+            _refuse_given("columns", because="of use with --trace csv alone; a recording has no columns")
+        simulate_csv(
+            trace,
+            pods,
+            nodes,
+            columns=columns,
+            engine=engine,
+            policy=policy,
+            config=config,
+            seed=first_seed,
+            every_s=every,
+            samples=samples,
+            output=output,
+        )
+        return
+    _refuse_given(
+        "engine", "config", "columns", "every", "samples", because="of use with --trace csv or recording; leave out"
+    )
+    chosen = policy or "fgd"
+    if show_config:
+        click.echo(yaml_text(policy_manifest(chosen, read_openb_pods(pods))), nl=False)
+        return
+    _simulate_openb(pods, nodes, chosen, range(first_seed, first_seed + seeds), processes or cores(), output)
+
+
+def _refuse_given(*parameters: str, because: str) -> None:
+    """An option that would be heard by nobody is refused."""
+    context = click.get_current_context()
+    flags = {each.name: each.opts[0] for each in context.command.params}
+    given = [name for name in parameters if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise UsageError(f"{', '.join(flags[name] for name in given)}: {because}")
+
+
+def _simulate_openb(pods: Path, nodes: Path | None, policy: str, seeds: range, processes: int, output: str) -> None:
+    cluster = nodes_to_fill(nodes)
+    read_openb_pods(pods)  # what is wrong with it is told once, and not by every process
+    jobs = [Job(pods, nodes, policy, seed) for seed in seeds]
+    with progress_bar(f"{policy} on {workload_name(pods)}", len(jobs)) as told:
+        runs = in_order(carry_out, jobs, processes, told)
+    summary = Summary.of(runs)
+    known = published(summary.workload, summary.policy) if on_published_nodes(cluster) else None
+    if output == "table":
+        _print(summary, runs, cluster, known)
+    else:
+        print_value(_as_data(summary, runs, cluster, known), output)
+
+
+def _print(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> None:
+    gpus = gpu_capacity(nodes) // 1000
+    click.echo(f"{summary.policy} on {summary.workload} (openb): {len(nodes)} nodes, {gpus} GPUs, {len(runs)} runs\n")
+    apart = differences(summary)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("LOAD", "GPU ALLOCATION", "DEVIATION", *(("PUBLISHED", "DIFFERENCE") if known else ())):
+        table.add_column(title, justify="right", no_wrap=True)
+    for load, mean in summary.mean.items():
+        cells = [f"{load}%", f"{mean:.2f}%", f"{summary.deviation[load]:.2f}"]
+        if known:
+            cells += [f"{known.mean[load]:.2f}%", f"{apart[load]:+.2f}"]
+        table.add_row(*cells)
+    print_table(table)
+    if not known and published(summary.workload, summary.policy):
+        click.echo("\nwhat was published about this workload is about other nodes")
+    elif not known:
+        click.echo("\nnothing was published about this workload")
+
+
+def _as_data(summary: Summary, runs: list[Run], nodes: list[TraceNode], known: Published | None) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "trace": "openb",
+        "workload": summary.workload,
+        "policy": summary.policy,
+        "seeds": list(summary.seeds),
+        "nodes": len(nodes),
+        "gpus": gpu_capacity(nodes) // 1000,
+    }
+    apart = differences(summary)
+    for load in LOADS:
+        data[f"gpu_allocation_at_{load}_mean"] = _rounded(summary.mean.get(load))
+        data[f"gpu_allocation_at_{load}_sd"] = _rounded(summary.deviation.get(load))
+    data["published"] = known and {
+        **{f"gpu_allocation_at_{load}_mean": known.mean[load] for load in LOADS},
+        **{f"gpu_allocation_at_{load}_sd": known.deviation[load] for load in LOADS},
+        **{f"difference_at_{load}": _rounded(apart.get(load)) for load in LOADS},
+    }
+    data["runs"] = [
+        {
+            "seed": each.seed,
+            "arrived": each.arrived,
+            "failed": each.failed,
+            "gpu_milli_allocated": each.allocated_milli,
+            **{f"gpu_allocation_at_{load}": _rounded(value) for load, value in each.allocation.items()},
+        }
+        for each in runs
+    ]
+    return data
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

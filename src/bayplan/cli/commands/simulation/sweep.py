@@ -1,0 +1,106 @@
+"""`bayplan sweep`: workloads, policies and seeds in all combinations, into one table and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from bayplan.cli.output.progress_bar import progress_bar
+from bayplan.errors import UsageError
+from bayplan.sim.sweeps.openb_experiment import Run
+from bayplan.sim.sweeps.optional_imports import optional
+from bayplan.sim.sweeps.parquet import write_parquet
+from bayplan.sim.sweeps.process_pool import cores, results
+from bayplan.sim.sweeps.published_results import on_published_nodes
+from bayplan.sim.sweeps.ray_runner import spread_on_ray
+from bayplan.sim.sweeps.report import report
+from bayplan.sim.sweeps.sweep import (
+    Job,
+    Journal,
+    carry_out,
+    jobs_of,
+    nodes_to_fill,
+    sweep,
+    write_csv,
+)
+from bayplan.sim.traces.trace_files import read_openb_pods
+from bayplan.sim.virtual_time.policies import POLICIES, parsed_policy
+
+
+@click.command("sweep")
+@click.option(
+    "--pods",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="A list of pods, CSV, also with .gz. May be given several times.",
+)
+@click.option("--nodes", type=click.Path(path_type=Path), help="The nodes; without it the 1,213 GPU nodes of OpenB.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    help="A policy, or several with weights: fgd:2+bestfit:1. May be given several times; without it all are run.",
+)
+@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="How many runs of each.")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="The seed of the first run.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The results: a .csv or a .parquet.")
+@click.option("--report", "page", type=click.Path(path_type=Path), help="An HTML page with tables and plots.")
+@click.option("--processes", type=click.IntRange(1), help="How many runs at the same time; else one a core.")
+@click.option("--ray", "address", help="Run on a Ray cluster at this address; `local` starts one here.")
+def command(
+    pods: tuple[Path, ...],
+    nodes: Path | None,
+    policies: tuple[str, ...],
+    seeds: int,
+    first_seed: int,
+    out: Path,
+    page: Path | None,
+    processes: int | None,
+    address: str | None,
+) -> None:
+    """Run every workload with every policy and every seed, and collect what came of it.
+
+    What is done is kept beside the results in FILE.partial: a sweep that was stopped goes on where it was when the same
+    command is given again. The same seeds give the same results, on one process, on many and on Ray.
+
+    \b
+    Examples:
+      bayplan sweep --pods openb_pod_list_default.csv.gz --seeds 10 --out results.csv --report report.html
+      bayplan sweep --pods a.csv --pods b.csv --policy fgd --policy fgd:2+bestfit:1 --out results.parquet
+      bayplan sweep --pods a.csv --out results.csv --ray auto
+    """
+    if out.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--out is a .csv or a .parquet; got {out}")
+    for path in filter(None, (out, page)):
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}; make it, or name another")
+        if path.is_dir():
+            raise UsageError(f"{path} cannot be written: it is a folder; name a file in it")
+    if out.suffix == ".parquet":  # what is missing is told now, and not after an hour of runs
+        optional("pyarrow", wanted_for="Parquet", extra="sweep")
+    if page is not None:
+        optional("matplotlib", wanted_for="a report", extra="sweep")
+    chosen = policies or tuple(POLICIES)
+    for policy in chosen:
+        parsed_policy(policy)
+    compared = on_published_nodes(nodes_to_fill(nodes))
+    for path in pods:
+        read_openb_pods(path)
+    jobs = jobs_of(pods, nodes, chosen, range(first_seed, first_seed + seeds))
+    spread = partial(spread_on_ray, address=address) if address else partial(_here, processes=processes or cores())
+    journal = Journal(out.with_name(f"{out.name}.partial"))
+    with progress_bar(f"{len(pods)} workloads, {len(chosen)} policies", len(jobs)) as told:
+        found = sweep(jobs, journal, spread, told=told)
+    (write_csv if out.suffix == ".csv" else write_parquet)(out, found)
+    if page is not None:
+        page.write_text(report([each.run for each in found], compared=compared), encoding="utf-8")
+    journal.remove()
+    click.echo(f"{len(found)} runs in {out}" + (f", a report in {page}" if page is not None else ""))
+
+
+def _here(jobs: Sequence[Job], processes: int) -> Iterable[tuple[int, Run]]:
+    return results(carry_out, jobs, processes)

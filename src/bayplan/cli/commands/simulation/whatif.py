@@ -1,0 +1,144 @@
+"""`bayplan whatif`: what would land, move, wait and cost if something were different."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from bayplan.cli.commands.simulation.cluster_source import (
+    check_setup,
+    chosen_setup,
+    configuration_options,
+    read_source,
+    source_option,
+)
+from bayplan.cli.connection import Connection, connection_options
+from bayplan.cli.flags.plugin_options import plugin_options
+from bayplan.cli.output.printers import print_table, print_value
+from bayplan.sim.offline.whatif import (
+    Bill,
+    Fate,
+    WhatIf,
+    changed_setup,
+    what_if,
+)
+from bayplan.sim.offline.whatif_file import read_change
+
+_SHOWN = 20
+_TEXT = 30
+
+
+@click.command("whatif")
+@click.option(
+    "-f", "--filename", "change", type=click.Path(path_type=Path), required=True, help="What is to be different."
+)
+@source_option
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides between equally good nodes.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@configuration_options
+@plugin_options
+@connection_options
+def command(
+    change: Path,
+    files: tuple[Path, ...],
+    seed: int,
+    output: str,
+    config: Path | None,
+    scheduler_conf: Path | None,
+    plugin_folders: tuple[Path, ...],
+    trust_writable_plugins: bool,
+    connection: Connection,
+) -> None:
+    """Show what would land, move, wait and cost if a cluster were different, as the file of -f says.
+
+    The cluster is the live one, a recording or manifests (--from). The change is a WhatIf: nodes that come or go,
+    another configuration, other priorities, prices; further documents are objects that come. Nothing is changed.
+
+    \b
+    Examples:
+      bayplan whatif -f change.yaml
+      bayplan whatif -f change.yaml --from cluster.jsonl.gz -o json
+      bayplan whatif -f change.yaml --from examples/cluster
+
+    \b
+    A change:
+      apiVersion: bayplan.dev/v1alpha1
+      kind: WhatIf
+      nodes:
+        add: ["gpu=2:cpu=96,nvidia.com/gpu=8", {like: node-1, count: 3}]
+        remove: [node-7, "old-*"]
+      configuration: bin-packing.yaml
+      priorities: {classes: {urgent: 5000}}
+      prices: {perHour: {m7.large: 0.10}}
+    """
+    wish = read_change(change)
+    source = read_source(files, connection)
+    setup = chosen_setup(
+        config, scheduler_conf, plugin_folders, trust_writable=trust_writable_plugins, recorded=source.recording
+    )
+    check_setup(changed_setup(setup, wish), f"{change}: configuration", f"{change}: batchConfiguration")
+    answer = what_if(source.objects, wish, setup, now=source.at, seed=seed)
+    if output != "table":
+        print_value(answer.as_data(), output)
+        return
+    _print_fates("land", answer.lands, _landing)
+    _print_fates("move", answer.moves, lambda fate: f"{fate.now} -> {fate.then}")
+    _print_fates("wait", answer.waits, _waiting)
+    if answer.gone:
+        click.echo(f"{_pods(len(answer.gone))} would go with their node\n")
+    _print_bills(answer)
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
+
+
+def _landing(fate: Fate) -> str:
+    if not fate.without:
+        return fate.then
+    return fate.then if fate.without == fate.then else f"{fate.then} ({fate.without} without the change)"
+
+
+def _waiting(fate: Fate) -> str:
+    return f"was on {fate.now}" if fate.now else ""
+
+
+def _print_fates(title: str, fates: Sequence[Fate], where: Callable[[Fate], str]) -> None:
+    click.echo(f"{_pods(len(fates))} would {title}")
+    if fates:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column("POD", no_wrap=True)
+        table.add_column("WHERE", no_wrap=True)
+        table.add_column("WHY", overflow="fold", min_width=_TEXT)
+        for fate in fates[:_SHOWN]:
+            table.add_row(escape(f"  {fate.pod}"), escape(where(fate)), escape(fate.why))
+        print_table(table)
+    if len(fates) > _SHOWN:
+        click.echo(f"  and {len(fates) - _SHOWN} more; -o json lists all")
+    click.echo()
+
+
+def _print_bills(answer: WhatIf) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("COST", "NOW", "THEN"):
+        table.add_column(title, no_wrap=True, justify="left" if title == "COST" else "right")
+    table.add_row("nodes", str(answer.now.nodes), str(answer.then.nodes))
+    for name in sorted(answer.now.requested.keys() | answer.then.requested.keys()):
+        table.add_row(escape(f"{name} requested"), *(f"{bill.requested.get(name, 0):.0%}" for bill in _bills(answer)))
+    if answer.then.per_hour is not None:
+        table.add_row("price an hour", *map(_price, _bills(answer)))
+    table.add_row("pods that restart", "", str(answer.restarts))
+    print_table(table)
+
+
+def _bills(answer: WhatIf) -> tuple[Bill, Bill]:
+    return answer.now, answer.then
+
+
+def _price(bill: Bill) -> str:
+    unknown = f" and {bill.unpriced} unknown" if bill.unpriced else ""
+    return f"{bill.per_hour or 0:.2f}{unknown}"

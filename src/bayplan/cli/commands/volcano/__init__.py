@@ -1,0 +1,1 @@
+"""Commands for Volcano jobs, queues and pod groups, compatible with vcctl."""

@@ -1,0 +1,302 @@
+"""`bayplan job`: Volcano's jobs, as `vcctl job` has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from bayplan.admission.volcano_defaults import min_available, replicas
+from bayplan.cli.commands.volcano.vcctl import (
+    Tree,
+    Where,
+    ask,
+    listed,
+    name_of,
+    output_option,
+    print_columns,
+    send_command,
+    show,
+    verb_options,
+)
+from bayplan.cli.output.printers import print_value
+from bayplan.client import CORE_EVENTS, Client
+from bayplan.codec.quantity import parse_quantity
+from bayplan.codec.yaml import read_manifests
+from bayplan.controllers.volcano.resources import VC_JOBS
+from bayplan.errors import ObjectError, UsageError
+from bayplan.objects.volcano.constants import ABORT_JOB, RESUME_JOB
+
+_HEADER = (
+    *("Name", "Creation", "Phase", "JobType", "Replicas", "Min"),
+    *("Pending", "Running", "Succeeded", "Failed", "Unknown", "RetryCount"),
+)
+_COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "retryCount")
+_AMOUNTS = "cpu=1000m,memory=100Mi"
+_namespace = click.option("-n", "--namespace", default="default", show_default=True, help="The namespace of the job.")
+_named = click.option("-N", "--name", help="The name of the job.")
+
+
+@click.group("job")
+def command() -> None:
+    """Run, list, view, suspend, resume and delete Volcano's jobs.
+
+    \b
+    Examples:
+      bayplan job run --name hello --image busybox --replicas 3
+      bayplan job list --all-namespaces
+      bayplan job suspend hello
+    """
+
+
+@command.command("list")
+@_namespace
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-q", "--queue", default="", help="Only those of this queue.")
+@click.option("-S", "--scheduler", default="", help="Only those of this scheduler.")
+@click.option("--selector", default="", help="Only those whose name contains this.")
+@output_option
+@verb_options
+def list_(
+    namespace: str, all_namespaces: bool, queue: str, scheduler: str, selector: str, output: str | None, where: Where
+) -> None:
+    """List jobs.
+
+    \b
+    Examples:
+      bayplan job list
+      bayplan job list -A -q ml -o json
+    """
+    space = "" if all_namespaces else namespace
+    found: list[Tree] = ask(where, lambda client: listed(client, VC_JOBS, space))
+    jobs = [
+        job
+        for job in found
+        if (not queue or job["spec"].get("queue") == queue)
+        and (not scheduler or job["spec"].get("schedulerName") == scheduler)
+        and selector in job["metadata"]["name"]
+    ]
+    header = ("Namespace", *_HEADER) if all_namespaces else _HEADER
+    show(jobs, output, header, lambda job: [*([job["metadata"]["namespace"]] if all_namespaces else []), *_row(job)])
+
+
+def _row(job: Tree) -> list[Any]:
+    meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
+    tasks = spec.get("tasks") or []
+    least = spec.get("minAvailable") or sum(min_available(task) for task in tasks)
+    kind = (meta.get("labels") or {}).get("volcano.sh/job-type") or "Batch"
+    created = str(meta.get("creationTimestamp", ""))[:10]
+    phase = (status.get("state") or {}).get("phase", "")
+    counted = [status.get(key, 0) for key in _COUNTS]
+    return [meta["name"], created, phase, kind, sum(replicas(task) for task in tasks), least, *counted]
+
+
+@command.command("view")
+@click.argument("job", required=False)
+@_named
+@_namespace
+@output_option
+@verb_options
+def view(job: str | None, name: str | None, namespace: str, output: str | None, where: Where) -> None:
+    """Show a job: what it asks for, where it stands, and what was said of it.
+
+    \b
+    Examples:
+      bayplan job view hello
+      bayplan job view -N hello -n ml -o yaml
+    """
+    chosen = name_of(job, name, "job")
+
+    async def read(client: Client) -> tuple[Tree, list[Tree]]:
+        found = await client.get_raw(VC_JOBS, namespace, chosen)
+        answer = await client.transport.request("GET", CORE_EVENTS.path(namespace))
+        events = msgspec.json.decode(answer.body).get("items") or []
+        mine = [each for each in events if each["involvedObject"].get("uid") == found["metadata"]["uid"]]
+        return found, mine
+
+    found, events = ask(where, read)
+    if output is not None:
+        print_value(found, output)
+    else:
+        _print_job(found, events)
+
+
+def _print_job(job: Tree, events: list[Tree]) -> None:
+    meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
+    state = status.get("state") or {}
+    lines: list[tuple[str, Any]] = [
+        ("Name", meta["name"]),
+        ("Namespace", meta["namespace"]),
+        ("Created", meta.get("creationTimestamp", "")),
+        ("Queue", spec.get("queue", "default")),
+        ("Scheduler", spec.get("schedulerName", "volcano")),
+        ("Min Available", spec.get("minAvailable", 0)),
+        ("Plugins", ", ".join(sorted(spec.get("plugins") or {})) or "<none>"),
+        ("Phase", state.get("phase", "")),
+    ]
+    lines += [(key.capitalize(), status[key]) for key in (*_COUNTS, "version") if status.get(key)]
+    if state.get("message"):
+        lines.append(("Message", state["message"]))
+    print_columns([[f"{key}:", value] for key, value in lines])
+    click.echo("Tasks:")
+    counted = status.get("taskStatusCount") or {}
+    rows = [["  Name", "Replicas", "Min", "Pods"]]
+    for task in spec.get("tasks") or ():
+        phases = (counted.get(task.get("name", "")) or {}).get("phase") or {}
+        pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "<none>"
+        rows.append([f"  {task.get('name', '')}", str(replicas(task)), str(min_available(task)), pods])
+    print_columns(rows)
+    if status.get("conditions"):
+        click.echo("Conditions:")
+        print_columns([[f"  {each['status']}", each.get("lastTransitionTime", "")] for each in status["conditions"]])
+    click.echo("Events:" if events else "Events: <none>")
+    for event in events:
+        click.echo(f"  {event.get('type', '')}  {event.get('reason', '')}  {event.get('message', '').strip()}")
+
+
+@command.command("run")
+@_named
+@click.option("-n", "--namespace", help="The namespace of the job.  [default: the file's, or default]")
+@click.option("-i", "--image", default="busybox", show_default=True, help="The image of its containers.")
+@click.option("-m", "--min", "least", type=int, default=1, show_default=True, help="How many pods must run together.")
+@click.option("-r", "--replicas", "count", type=int, default=1, show_default=True, help="How many pods.")
+@click.option("-R", "--requests", default=_AMOUNTS, show_default=True, help="What a pod asks for.")
+@click.option("-L", "--limits", default=_AMOUNTS, show_default=True, help="What a pod may take.")
+@click.option("-S", "--scheduler", default="volcano", show_default=True, help="Who places it.")
+@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A file with a Job, instead of all these.")
+@verb_options
+def run(
+    name: str | None,
+    namespace: str | None,
+    image: str,
+    least: int,
+    count: int,
+    requests: str,
+    limits: str,
+    scheduler: str,
+    filename: Path | None,
+    where: Where,
+) -> None:
+    """Make a job of like pods, or the job of a file.
+
+    \b
+    Examples:
+      bayplan job run --name hello --replicas 3 --min 3
+      bayplan job run -f job.yaml -n ml
+    """
+    if filename is not None:
+        body = _from_file(filename)
+        named = (body.get("metadata") or {}).get("namespace")
+        if namespace and named and namespace != named:
+            raise UsageError(f"{filename} names the namespace {named}; leave out --namespace {namespace}")
+        namespace = namespace or named
+    else:
+        body = launched(
+            name_of(None, name, "job"), image, least, count, _amounts(requests), _amounts(limits), scheduler
+        )
+    made = ask(where, lambda client: client.create(VC_JOBS, body, namespace=namespace or "default"))
+    click.echo(f"run job {msgspec.json.decode(made)['metadata']['name']} successfully")
+
+
+def _from_file(path: Path) -> Tree:
+    try:
+        found = [each.value for each in read_manifests(path)]
+    except OSError as fault:
+        raise UsageError(f"{path} cannot be read: {fault.strerror}") from None
+    jobs = [each for each in found if each.get("kind") == "Job" and each.get("apiVersion") == VC_JOBS.api_version]
+    if len(jobs) != 1 or len(found) != 1:
+        raise UsageError(
+            f"{path} must hold one Job of {VC_JOBS.api_version} and nothing else; use kubectl for the rest"
+        )
+    return jobs[0]
+
+
+def launched(name: str, image: str, least: int, count: int, requests: Tree, limits: Tree, scheduler: str) -> Tree:
+    """The job of a command line."""
+    container: Tree = {"image": image, "name": name, "imagePullPolicy": "IfNotPresent"}
+    container["resources"] = {"requests": requests, "limits": limits}
+    labels = {"volcano.sh/job-name": name}
+    template = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    task = {"name": "task", "replicas": count, "template": template}
+    spec = {"minAvailable": least, "schedulerName": scheduler, "tasks": [task]}
+    return {"apiVersion": VC_JOBS.api_version, "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def _amounts(text: str) -> Tree:
+    """`cpu=1,memory=100Mi` as an object has it."""
+    found: Tree = {}
+    for part in text.split(",") if text else ():
+        name, equals, amount = part.partition("=")
+        try:
+            if not equals or "=" in amount:
+                raise UsageError(f"invalid argument syntax {part}, expected <resource>=<value>")
+            parse_quantity(amount)
+        except ObjectError as fault:
+            raise UsageError(str(fault)) from None
+        found[name] = amount
+    return found
+
+
+@command.command("suspend")
+@click.argument("job", required=False)
+@_named
+@_namespace
+@verb_options
+def suspend(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+    """Stop a job and take its running pods away, so that it can be resumed.
+
+    \b
+    Examples:
+      bayplan job suspend hello
+      bayplan job suspend -N hello -n ml
+    """
+    _order(where, ABORT_JOB, name_of(job, name, "job"), namespace)
+
+
+@command.command("resume")
+@click.argument("job", required=False)
+@_named
+@_namespace
+@verb_options
+def resume(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+    """Start a suspended job again.
+
+    \b
+    Examples:
+      bayplan job resume hello
+      bayplan job resume -N hello -n ml
+    """
+    _order(where, RESUME_JOB, name_of(job, name, "job"), namespace)
+
+
+def _order(where: Where, action: str, name: str, namespace: str) -> None:
+    async def send(client: Client) -> None:
+        found = await client.get_raw(VC_JOBS, namespace, name)
+        await send_command(client, VC_JOBS, found, action, namespace)
+
+    ask(where, send)
+    word = "suspend" if action == ABORT_JOB else "resume"
+    click.echo(f"{word} job {name} successfully")
+
+
+@command.command("delete")
+@click.argument("job", required=False)
+@_named
+@_namespace
+@verb_options
+def delete(job: str | None, name: str | None, namespace: str, where: Where) -> None:
+    """Delete a job, with its pods.
+
+    \b
+    Examples:
+      bayplan job delete hello
+      bayplan job delete -N hello -n ml
+    """
+    chosen = name_of(job, name, "job")
+    ask(where, lambda client: client.delete(VC_JOBS, name=chosen, namespace=namespace, propagation="Background"))
+    click.echo(f"delete job {chosen} successfully")

@@ -1,0 +1,177 @@
+"""`bayplan queue`: Volcano's queues, as `vcctl queue` has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import click
+
+from bayplan.cli.commands.volcano.vcctl import (
+    COUNTED,
+    Tree,
+    Where,
+    ask,
+    counts_by_queue,
+    listed,
+    name_of,
+    output_option,
+    send_command,
+    show,
+    verb_options,
+)
+from bayplan.cli.output.printers import print_value
+from bayplan.client import MERGE_PATCH, Client
+from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES
+from bayplan.errors import UsageError
+from bayplan.objects.volcano.constants import (
+    CLOSE_QUEUE,
+    CLOSED,
+    OPEN,
+    OPEN_QUEUE,
+)
+
+_HEADER = ("Name", "Weight", "State", "Parent", *COUNTED)
+_named = click.option("-n", "--name", help="The name of the queue.")
+_COMMANDS_IN = "default"
+"""Where commands for queues are put: queues have no namespace, commands have one."""
+
+
+@click.group("queue")
+def command() -> None:
+    """List, make, open, close and delete queues.
+
+    \b
+    Examples:
+      bayplan queue list
+      bayplan queue create ml --weight 4
+      bayplan queue operate ml --action close
+    """
+
+
+@command.command("list")
+@output_option
+@verb_options
+def list_(where: Where, output: str | None) -> None:
+    """List all queues, with how many groups of each are in which phase.
+
+    \b
+    Examples:
+      bayplan queue list
+      bayplan queue list -o yaml
+    """
+
+    async def read(client: Client) -> tuple[list[Tree], list[Tree]]:
+        queues, groups = await asyncio.gather(listed(client, QUEUES), listed(client, POD_GROUPS))
+        return queues, groups
+
+    queues, groups = ask(where, read)
+    counts = counts_by_queue(groups)
+    show(queues, output, _HEADER, lambda queue: _row(queue, counts.get(queue["metadata"]["name"], Counter())))
+
+
+def _row(queue: Tree, counts: Counter[str]) -> list[object]:
+    spec, status = queue.get("spec") or {}, queue.get("status") or {}
+    said = (spec.get("weight", 0), status.get("state", ""), spec.get("parent", ""))
+    return [queue["metadata"]["name"], *said, *(counts[phase] for phase in COUNTED)]
+
+
+@command.command("get")
+@click.argument("queue", required=False)
+@_named
+@output_option
+@verb_options
+def get(queue: str | None, name: str | None, where: Where, output: str | None) -> None:
+    """Show one queue.
+
+    \b
+    Examples:
+      bayplan queue get default
+      bayplan queue get -n default -o json
+    """
+    chosen = name_of(queue, name, "queue")
+
+    async def read(client: Client) -> tuple[Tree, list[Tree]]:
+        return await client.get_raw(QUEUES, "", chosen), await listed(client, POD_GROUPS)
+
+    found, groups = ask(where, read)
+    if output is not None:
+        print_value(found, output)
+    else:
+        show([found], None, _HEADER, lambda each: _row(each, counts_by_queue(groups).get(chosen, Counter())))
+
+
+@command.command("create")
+@click.argument("queue", required=False)
+@_named
+@click.option("-w", "--weight", type=click.IntRange(1, 65535), default=1, show_default=True, help="Its share.")
+@click.option("-S", "--state", type=click.Choice([OPEN, CLOSED]), default=OPEN, show_default=True)
+@click.option("--parent", default="", help="The queue that it stands below; root by default.")
+@verb_options
+def create(queue: str | None, name: str | None, weight: int, state: str, parent: str, where: Where) -> None:
+    """Make a queue.
+
+    \b
+    Examples:
+      bayplan queue create ml --weight 4
+      bayplan queue create -n ml-team --parent ml
+    """
+    chosen = name_of(queue, name, "queue")
+    spec = {"weight": weight, "reclaimable": True, **({"parent": parent} if parent else {})}
+
+    async def make(client: Client) -> None:
+        body = {"apiVersion": QUEUES.api_version, "kind": "Queue", "metadata": {"name": chosen}, "spec": spec}
+        await client.create(QUEUES, body)
+        if state != OPEN:
+            patch = {"status": {"state": state}}
+            await client.patch(QUEUES, patch, name=chosen, subresource="status", kind=MERGE_PATCH)
+
+    ask(where, make)
+    click.echo(f"create queue {chosen} successfully")
+
+
+@command.command("operate")
+@click.argument("queue", required=False)
+@_named
+@click.option("-a", "--action", required=True, type=click.Choice(["open", "close", "update"]), help="What to do.")
+@click.option("-w", "--weight", type=click.IntRange(0, 65535), default=0, help="With update: its new share.")
+@verb_options
+def operate(queue: str | None, name: str | None, action: str, weight: int, where: Where) -> None:
+    """Open or close a queue, or give it another weight.
+
+    \b
+    Examples:
+      bayplan queue operate ml --action close
+      bayplan queue operate -n ml -a update -w 8
+    """
+    chosen = name_of(queue, name, "queue")
+    if action == "update" and not weight:
+        raise UsageError(f"when update queue {chosen}, weight must be specified, the value must be greater than 0")
+
+    async def act(client: Client) -> None:
+        if action == "update":
+            await client.patch(QUEUES, {"spec": {"weight": weight}}, name=chosen, kind=MERGE_PATCH)
+            return
+        found = await client.get_raw(QUEUES, "", chosen)
+        order = OPEN_QUEUE if action == "open" else CLOSE_QUEUE
+        await send_command(client, QUEUES, found, order, _COMMANDS_IN)
+
+    ask(where, act)
+    click.echo(f"{action} queue {chosen} successfully")
+
+
+@command.command("delete")
+@click.argument("queue", required=False)
+@_named
+@verb_options
+def delete(queue: str | None, name: str | None, where: Where) -> None:
+    """Delete a queue. Its jobs stay, and wait for a queue of this name.
+
+    \b
+    Examples:
+      bayplan queue delete ml
+      bayplan queue delete -n ml
+    """
+    chosen = name_of(queue, name, "queue")
+    ask(where, lambda client: client.delete(QUEUES, name=chosen))
+    click.echo(f"delete queue {chosen} successfully")

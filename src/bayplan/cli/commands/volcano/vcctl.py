@@ -1,0 +1,111 @@
+"""What `bayplan queue`, `job` and `podgroup` share: lists as trees, commands, plain tables, JSON and YAML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from bayplan.cli.connection import asked_of
+from bayplan.cli.flags.connection_options import chosen_server, server_options
+from bayplan.cli.output.printers import print_value
+from bayplan.client import Client, Resource
+from bayplan.controllers.volcano.resources import COMMANDS
+from bayplan.errors import UsageError
+
+Tree = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+COUNTED = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
+"""The phases of pod groups, as vcctl shows them for a queue."""
+
+
+def verb_options(command: F) -> F:
+    """Which API server, as one `where` that `ask` takes."""
+
+    def joined(*args: Any, kubeconfig: Path | None, context: str, master: str, **given: Any) -> Any:
+        return command(*args, where=(kubeconfig, context, master), **given)
+
+    joined.__name__, joined.__doc__ = command.__name__, command.__doc__
+    joined.__dict__.update(command.__dict__)
+    return server_options(joined)  # type: ignore[return-value]
+
+
+Where = tuple[Path | None, str, str]
+
+
+def ask(where: Where, question: Callable[[Client], Any]) -> Any:
+    """What the API server answers."""
+    return asked_of(chosen_server(*where), question)
+
+
+def output_option(command: F) -> F:
+    return click.option("-o", "--output", type=click.Choice(["json", "yaml"]), help="The objects themselves.")(command)
+
+
+def name_of(argument: str | None, option: str | None, what: str) -> str:
+    """The name, given as vcctl wants it or simply as a word."""
+    name = argument or option
+    if not name:
+        raise UsageError(f"which {what}? Give its name")
+    return name
+
+
+async def listed(client: Client, resource: Resource, namespace: str = "") -> list[Tree]:
+    """Everything of a kind, as trees."""
+    answer = await client.transport.request("GET", resource.path(namespace))
+    items: list[Tree] = msgspec.json.decode(answer.body).get("items") or []
+    assert resource.kind is not None
+    return [{"apiVersion": resource.api_version, "kind": resource.kind.name, **item} for item in items]
+
+
+async def send_command(client: Client, resource: Resource, item: Tree, action: str, namespace: str) -> None:
+    """Ask the controllers to do something to an object."""
+    assert resource.kind is not None
+    meta = item["metadata"]
+    target = {"apiVersion": resource.api_version, "kind": resource.kind.name, "name": meta["name"], "uid": meta["uid"]}
+    owner = {**target, "controller": True, "blockOwnerDeletion": True}
+    owners = [owner] if meta.get("namespace", "") == namespace else []  # nobody owns across namespaces
+    body = {
+        "apiVersion": COMMANDS.api_version,
+        "kind": "Command",
+        "metadata": {"generateName": f"{meta['name']}-{action.lower()}-", "ownerReferences": owners},
+        "action": action,
+        "target": owner,
+    }
+    await client.create(COMMANDS, body, namespace=namespace)
+
+
+def show(
+    items: Sequence[Tree], output: str | None, header: Sequence[str], row: Callable[[Tree], Sequence[Any]]
+) -> None:
+    """Objects as a table, or as they are."""
+    if output is not None:
+        print_value({"apiVersion": "v1", "kind": "List", "items": list(items)}, output)
+    elif not items:
+        click.echo("No resources found")
+    else:
+        print_columns([list(header), *(list(row(item)) for item in items)])
+
+
+def print_columns(rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as their widest word, three blanks apart."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(texts[0]))]
+    for row in texts:
+        line = "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def counts_by_queue(groups: Iterable[Tree]) -> dict[str, Counter[str]]:
+    """How many groups of each queue are in which phase."""
+    found: dict[str, Counter[str]] = {}
+    for group in groups:
+        queue = (group.get("spec") or {}).get("queue") or "default"
+        found.setdefault(queue, Counter())[(group.get("status") or {}).get("phase") or ""] += 1
+    return found

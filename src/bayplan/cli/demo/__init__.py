@@ -1,0 +1,1 @@
+"""The demo: its workloads, its steps and its screen."""

@@ -1,0 +1,242 @@
+"""How does the demo go? It starts a cluster, lets things happen in it one after another, and tells what came of each.
+
+Imported by `bayplan demo` before its loop begins. Cost: some five seconds, most of them the jobs' own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import click
+
+from bayplan.apiserver.embedded import credentials_for
+from bayplan.app.batch import BatchSettings
+from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.batch.config.scheduler_conf import load
+from bayplan.cli.cluster_folder import ClusterFolder, Running
+from bayplan.cli.cluster_monitor import ClusterView
+from bayplan.cli.demo import workloads as story
+from bayplan.cli.demo.screen import Screen
+from bayplan.cli.signals import end_undisturbed
+from bayplan.client import Applier, Client
+from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers.volcano.resources import VC_JOBS
+from bayplan.objects.core import Pod
+from bayplan.telemetry.page_rows import refusal
+
+NAME = "demo"
+PATIENCE_S = 60.0
+Tree = story.Tree
+_PAUSE_S = 0.15
+"""Between objects, for people who look on; nobody else waits."""
+
+
+async def demo(*, keep: bool) -> None:
+    async with AsyncExitStack() as stack:
+        folder = _folder(stack, keep=keep)
+        cluster = await stack.enter_async_context(_cluster(folder))
+        client = await stack.enter_async_context(cluster.client("bayplan-demo"))
+        view = ClusterView(client)
+        screen = stack.enter_context(Screen(view))
+        await stack.enter_async_context(_running(view, screen))
+        telling = _Story(cluster, view, screen, client).tell()
+        await cluster.unbroken(asyncio.ensure_future(telling))
+        screen.close()
+        _tell_next()
+        if keep:
+            await _keep(cluster, folder)
+        click.echo(f"\nits page, {cluster.page_url}, goes with it; `bayplan demo --keep` keeps both")
+        end_undisturbed()
+
+
+def _folder(stack: AsyncExitStack, *, keep: bool) -> ClusterFolder:
+    """Where its certificate is: where others find it, or where nobody has to."""
+    if keep:
+        folder = ClusterFolder.named(NAME, os.environ)
+        stack.enter_context(folder.held())
+        return folder
+    return ClusterFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bayplan-demo-"))), NAME)
+
+
+@asynccontextmanager
+async def _cluster(folder: ClusterFolder) -> AsyncIterator[WholeCluster]:
+    plan = ClusterPlan(
+        credentials=credentials_for(folder.path, "127.0.0.1"),
+        nodes=nodes_of(map(NodePool.parse, story.POOLS), story.ZONES),
+        habits=PodHabits(starts_after_s=0.3),
+        scheduler=SchedulerSetup.of(batch=BatchSettings(conf=load(story.SESSIONS))),
+        page_address="127.0.0.1:0",
+        alone=True,
+    )
+    async with WholeCluster(plan) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def _running(view: ClusterView, screen: Screen) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(view.run()), asyncio.create_task(screen.run())]
+    try:
+        await view.ready()
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Story:
+    """The demo, step by step. Each waits for what it tells of."""
+
+    def __init__(self, cluster: WholeCluster, view: ClusterView, screen: Screen, client: Client) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._screen = screen
+        self._client = client
+        self._applier = Applier(client)
+
+    async def tell(self) -> None:
+        await self._cluster.ready()
+        self._screen.say(f"{len(self._view.nodes)} nodes are Ready in {story.ZONES} zones")
+        self._screen.say(f"look on in a browser: {self._cluster.page_url}")
+        await self._web(story.web(), story.WEB_PODS)
+        await self._jobs(story.jobs(), story.JOBS * story.PODS_A_JOB)
+        await self._queues(story.queues(), story.sweep(), story.second_sweep(), story.release())
+        await self._preemption(story.training(), story.urgent(), story.TRAINING)
+        await self._giant(story.giant())
+
+    async def _web(self, objects: list[Tree], count: int) -> None:
+        self._screen.step(f"a web deployment of {count} pods that spreads over the zones")
+        await self._apply(objects)
+        await self._until("web pods Running", count, lambda: self._in_phase("web-", "Running"))
+        zones: dict[str, int] = {}
+        for pod in self._view.named("web-"):
+            zone = self._view.nodes[pod.spec.node_name].zone
+            zones[zone] = zones.get(zone, 0) + 1
+        self._screen.say("spread: " + ", ".join(f"{zone} has {zones[zone]}" for zone in sorted(zones)))
+
+    async def _jobs(self, objects: list[Tree], count: int) -> None:
+        self._screen.step(f"a batch of {len(objects)} jobs, {count} pods that end by themselves")
+        await self._apply(objects)
+        await self._until("pods of jobs Succeeded", count, lambda: self._in_phase("render-", "Succeeded"))
+        self._screen.say(f"all {len(objects)} jobs are done, and the room they took is free again")
+
+    async def _queues(self, queues: list[Tree], sweep: Tree, later: Tree, release: Tree) -> None:
+        self._screen.step(
+            "two queues of equal weight: a gang takes all GPUs, the next waits, another reclaims its half"
+        )
+        await self._apply([*queues, sweep])
+        await self._until("pods of the gang Running", story.SWEEP, lambda: self._in_phase("sweep-", "Running"))
+        await self._apply([later])
+        await self._until("pods of the next gang waiting", story.LATER, lambda: len(self._refused("later-")))
+        self._screen.say(f"later starts whole or not at all, and says why: {self._why('later-')}")
+        await self._apply([release])
+        await self._until("pods of the other queue's gang Running", story.RELEASE, self._released)
+        left = self._in_phase("sweep-", "Running")
+        self._screen.say(f"{story.QUEUES[1]} has its half: sweep goes on with {left} pods, which is its least")
+        await self._remove(sweep, later, release)
+        await self._until("GPU pool free again", 1, lambda: int(not self._gangs()))
+
+    def _released(self) -> int:
+        return self._in_phase("release-", "Running")
+
+    def _gangs(self) -> list[Pod]:
+        return [pod for prefix in ("sweep-", "later-", "release-") for pod in self._view.named(prefix)]
+
+    def _why(self, prefix: str) -> str:
+        return next(refusal(pod)[1] for pod in self._view.named(prefix) if refusal(pod)[1])
+
+    async def _preemption(self, objects: list[Tree], urgent: Tree, count: int) -> None:
+        self._screen.step(f"training takes all GPUs ({count} pods of 8); then an urgent pod wants 8 of them")
+        await self._apply(objects)
+        await self._until("training pods Running", count, lambda: self._in_phase("train-", "Running"))
+        before = {pod.name for pod in self._view.named("train-")}
+        await self._apply([urgent])
+        await self._until("urgent pod Running", 1, lambda: self._in_phase("urgent", "Running"))
+        await self._until("training pod waiting in turn", 1, lambda: len(self._refused("train-")))
+        node = self._view.pods["default", "urgent"].spec.node_name
+        evicted = sorted(before - {pod.name for pod in self._view.named("train-")})
+        self._screen.say(f"urgent runs on {node}: {', '.join(evicted)} was evicted for it, and its successor waits")
+
+    async def _giant(self, pod: Tree) -> None:
+        self._screen.step("a pod that wants 16 GPUs on one node in zone-1")
+        await self._apply([pod])
+        await self._until("pod refused", 1, lambda: len(self._refused("giant")))
+        self._screen.say("giant stays pending, and says why:")
+        for line in reasons(refusal(self._view.pods["default", "giant"])[1]):
+            self._screen.say(f"  {line}")
+
+    async def _apply(self, objects: Iterable[Tree]) -> None:
+        for tree in objects:
+            applied = await self._applier.apply(tree)
+            self._screen.say(f"applied {applied}")
+            if self._screen.watched:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _remove(self, *jobs: Tree) -> None:
+        for tree in jobs:
+            name = tree["metadata"]["name"]
+            await self._client.delete(VC_JOBS, name=name, namespace="default")
+            self._screen.say(f"deleted job {name}, and its pods go")
+
+    async def _until(self, what: str, count: int, now: Callable[[], int]) -> None:
+        """Wait until so many are so far; who waits in vain says for what."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._screen.until(what, count, now)
+        except TimeoutError:
+            raise click.ClickException(
+                f"{now()} of {count} {what} after {PATIENCE_S:g} s; the machine is too busy for a demo, try again later"
+            ) from None
+
+    def _in_phase(self, prefix: str, phase: str) -> int:
+        return sum(pod.status.phase == phase for pod in self._view.named(prefix))
+
+    def _refused(self, prefix: str) -> list[str]:
+        found = self._view.named(prefix)
+        return [pod.name for pod in found if not pod.spec.node_name and refusal(pod)[0] == "Unschedulable"]
+
+
+def reasons(message: str) -> list[str]:
+    """kube-scheduler's sentence in lines: how many nodes, then each reason, then what preemption could do about it."""
+    head, _, rest = message.partition(": ")
+    first, *others = rest.split(". ")
+    lines = [head, *(f"  {reason.strip().rstrip('.')}" for reason in re.split(r", (?=\d)", first))]
+    return [*lines, *(other.strip().rstrip(".") for other in others if other.strip())]
+
+
+def _tell_next() -> None:
+    lines = [
+        "",
+        "that was all of it. What to try next:",
+        "  bayplan demo --keep                                   the same, and look around afterwards, on its page too",
+        "  bayplan cluster up --detach --nodes 50 --zones 3      a cluster of your own",
+        "  bayplan get pods -A --watch                           what happens in it",
+        "  bayplan top                                           how full it is",
+        "  bayplan place -f examples/cluster                     place pods of files, and see why there",
+        "  bayplan plugin new MyPlugin --dir plugins              change how pods are placed, in Python",
+    ]
+    click.echo("\n".join(lines))
+
+
+async def _keep(cluster: WholeCluster, folder: ClusterFolder) -> None:
+    cluster.write_kubeconfig(folder.kubeconfig, folder.name)
+    folder.tell(Running(os.getpid(), cluster.url, page=cluster.page_url))
+    lines = [
+        "",
+        f"the cluster stays up at {cluster.url} until Ctrl-C, or `bayplan cluster down --name {NAME}`:",
+        f"  export KUBECONFIG={folder.kubeconfig}",
+        "  kubectl get pods -A -o wide",
+        "  kubectl describe pod giant",
+        f"  bayplan why giant --cluster {NAME}",
+        f"  bayplan top --cluster {NAME}",
+        "",
+        f"and in a browser: {cluster.page_url}",
+    ]
+    click.echo("\n".join(lines))
+    await cluster.unbroken(asyncio.ensure_future(asyncio.Event().wait()))

@@ -1,0 +1,123 @@
+"""How does the demo look? A plan of the nodes that fills as pods land, or plain lines where nobody looks on.
+
+On a terminal the plan stays at the bottom and what was said moves up; each node is one sign, the fuller the higher.
+In a pipe, a log, a dumb or narrow terminal and with NO_COLOR every placement of the first few is a line, then counts.
+Cost: ten frames a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from bayplan.cli.cluster_monitor import ClusterView, NodeUse
+from bayplan.cli.output.terminal import can_be_redrawn, output, plain_output
+from bayplan.objects.resources import CPU
+
+_FRAME_S = 0.1
+_TOLD = 3
+"""So many placements of each step are told one by one."""
+_LEVELS = "·▁▂▃▄▅▆▇█"
+
+
+class Screen:
+    """Where the demo speaks. Enter it, `run` it, and say things."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self.watched = can_be_redrawn(output())
+        self._console = output() if self.watched else plain_output()
+        self._live: Live | None = None
+        self._waiting = ""
+        self._told = 0
+        self._seen = 0
+        self._steps = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Screen:
+        if self.watched:
+            self._live = Live(self._frame(), console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the last picture on the terminal, and draw no more."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+            self._console.print(self._plan())
+
+    async def run(self) -> None:
+        """Draw until cancelled."""
+        while True:
+            self._tell_placements()
+            if self._live is not None:
+                self._live.update(self._frame(), refresh=True)
+            await asyncio.sleep(_FRAME_S)
+
+    def say(self, text: str) -> None:
+        self._tell_placements()
+        self._console.print(Text(f"  {text}"), soft_wrap=True)
+
+    def step(self, text: str) -> None:
+        self._steps += 1
+        self._told = 0
+        seconds = time.monotonic() - self._began
+        title = Text.assemble((f"\n{self._steps}. {text}", "bold"), (f" ({seconds:.1f} s)", "dim"))
+        self._console.print(title)
+
+    async def until(self, what: str, count: int, now: Callable[[], int]) -> None:
+        """Wait until so many are so far, and show how it goes."""
+        while (reached := now()) < count:
+            self._waiting = f"{reached} of {count} {what}"
+            await asyncio.sleep(_FRAME_S / 2)
+        self._waiting = ""
+        self.say(f"{reached} of {count} {what}")
+
+    def _tell_placements(self) -> None:
+        """The first few of a step, each as a line: pods land while one looks on."""
+        new = self._view.placements - self._seen
+        self._seen = self._view.placements
+        for pod in list(self._view.placed)[-new:] if new else ():
+            if self._told < _TOLD:
+                self._told += 1
+                node = self._view.nodes.get(pod.spec.node_name)
+                zone = f" in {node.zone}" if node is not None and node.zone else ""
+                self._console.print(Text(f"  {pod.key} placed on {pod.spec.node_name}{zone}", style="green"))
+            elif self._told == _TOLD:
+                self._told += 1
+                self._console.print(Text("  …", style="dim"))
+
+    def _frame(self) -> RenderableType:
+        return Group(Text(), self._plan(), Text(self._waiting, style="yellow"))
+
+    def _plan(self) -> RenderableType:
+        """One sign a node, a line a zone."""
+        zones: dict[str, list[NodeUse]] = {}
+        for node in sorted(self._view.nodes.values(), key=lambda each: each.name):
+            zones.setdefault(node.zone, []).append(node)
+        lines = [Text("one sign a node, by the CPUs that are asked of it:", style="dim")]
+        for zone in sorted(zones):
+            pods = sum(node.pods for node in zones[zone])
+            signs = Text.assemble(*(_sign(node) for node in zones[zone]))
+            lines.append(Text.assemble(f"{zone or 'no zone'} ", signs, f" {pods} pods"))
+        waiting = self._view.waiting()
+        rate = self._view.decisions_a_second()
+        pending = waiting.active + waiting.unschedulable + waiting.gated
+        lines.append(Text(f"{pending} waiting, {rate:.0f} decisions a second", style="dim"))
+        return Group(*lines)
+
+
+def _sign(node: NodeUse) -> tuple[str, str]:
+    share = node.share(CPU)
+    level = min(len(_LEVELS) - 1, -int(-share * (len(_LEVELS) - 1) // 1)) if node.pods else 0
+    return _LEVELS[level], "red" if share > 0.95 else "yellow" if share > 0.6 else "cyan"

@@ -1,0 +1,210 @@
+"""A command whose flags have the manners of kube-scheduler's: Go's ways to write them, Go's words when they are wrong.
+
+`--flag` and `--flag=false` for what is on or off, `_` for `-`, `-v=2`, lists with commas that may come several times.
+What is not a flag is refused; so is one that nobody knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from bayplan.codec.go_flags import go_bool
+from bayplan.errors import UsageError
+
+Reader = Callable[[str], Any]
+"""Makes a value of a text, or raises `ValueError` with the words of Go."""
+
+
+ACCEPTED = "Accepted, without effect here"
+"""The section of flags that others' manifests have and that turn nothing."""
+
+CHART_WORDS = ("2>&1",)
+"""What Volcano's chart writes among the flags as if a shell read them. Its programs pass over any word."""
+
+
+class FlagError(UsageError):
+    """A flag that cannot be meant. kube-scheduler ends with 1 then."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag: how its text is read, and what holds without it."""
+
+    name: str
+    read: Reader
+    default: Any
+    help: str
+    section: str = ""
+    many: bool = False  # several texts make one list
+    short: str = ""
+    shown: str = ""  # the default, where it does not speak for itself
+    bare: bool = False  # a list that is told without brackets
+
+    @property
+    def is_switch(self) -> bool:
+        return self.read is go_bool
+
+    def option(self) -> click.Option:
+        default = self.shown or _text(self.default)
+        note = f"{self.help} [{default}]" if default else self.help
+        names = [f"-{self.short}", f"--{self.name}"] if self.short else [f"--{self.name}"]
+        return click.Option(
+            [*names, self.name.replace("-", "_")],
+            type=_Value(self),
+            help=note,
+            metavar="BOOL" if self.is_switch else None,
+            multiple=self.many,
+        )
+
+    def value(self, given: Any) -> Any:
+        """What holds: what was given, or the default."""
+        if not self.many:
+            return self.default if given is None else given
+        return tuple(item for each in given for item in each) if given else self.default
+
+    def text(self, given: Any) -> str:
+        value = self.value(given)
+        if value is None:
+            return self.shown
+        return f"[{_text(value)}]" if self.many and not self.bare else _text(value)
+
+
+class _Value(click.ParamType[Any]):
+    name = "text"
+
+    def __init__(self, flag: Flag) -> None:
+        self._flag = flag
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        if not isinstance(value, str):
+            return value
+        flag = self._flag
+        try:
+            return flag.read(value)
+        except ValueError as fault:
+            name = f"-{flag.short}, --{flag.name}" if flag.short else f"--{flag.name}"
+            raise FlagError(f'invalid argument "{value}" for "{name}" flag: {fault}') from None
+
+
+class GoCommand(click.Command):
+    """A command made of `Flag`s."""
+
+    def __init__(
+        self,
+        *args: Any,
+        flags: Sequence[Flag],
+        ignored: Collection[str] = (),
+        others: str = "Bayplan's own",
+        suggests: bool = False,
+        **more: Any,
+    ) -> None:
+        """`ignored`: words that are passed over. `others`: the section of options that are no `Flag`. `suggests`: what
+        cannot be meant is a wrong call, with advice on flags that nobody knows, and ends as our own commands do and
+        not as kube-scheduler."""
+        super().__init__(*args, **more)
+        self._suggests = suggests
+        self.flags, self._ignored, self._others = flags, ignored, others
+        self.params = [*(flag.option() for flag in flags), *self.params]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return self._parsed(ctx, args)
+        except FlagError as fault:
+            raise (UsageError(str(fault)) if self._suggests else fault) from None
+
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        words = [arg for arg in args if arg not in self._ignored]
+        try:
+            rest = super().parse_args(ctx, list(self._in_click_words(words)))
+        except click.NoSuchOption as fault:
+            if self._suggests:
+                near = f"did you mean {fault.possibilities[0]}?" if fault.possibilities else "leave it out."
+                told = f"unknown flag: {fault.option_name}; {near} See bayplan {self.name} --help"
+                raise UsageError(told) from None
+            raise FlagError(f"unknown flag: {fault.option_name}") from None
+        if any(ctx.args) and not isinstance(self, click.Group):
+            raise FlagError(f'"{ctx.command_path}" does not take any arguments, got {json.dumps(ctx.args)}')
+        return rest
+
+    def _in_click_words(self, args: Iterable[str]) -> Iterator[str]:
+        """Switches get the value that Go lets one leave out; nothing that follows one is its value."""
+        switches = {flag.name for flag in self.flags if flag.is_switch}
+        ours = {name for option in self.params for name in option.opts if getattr(option, "is_flag", False)}
+        waiting = iter(args)
+        for arg in waiting:
+            if arg == "--":
+                yield arg
+                yield from waiting
+                return
+            name, equals, value = arg.partition("=")
+            if name.startswith("--"):
+                name = f"--{name[2:].replace('_', '-')}"
+                if name[2:] in switches and not equals:
+                    yield f"{name}=true"
+                    continue
+                yield f"{name}{equals}{value}"
+            elif isinstance(self, click.Group) and not name.startswith("-"):
+                yield arg
+                yield from waiting  # a command, and what is its own
+                return
+            else:
+                yield f"{name}{value}" if equals and name.startswith("-") else arg
+            takes_next = arg.startswith("-") and len(arg) > 1 and not equals and name not in ours
+            if takes_next and (name.startswith("--") or len(arg) == 2) and name not in ("--help", "-h"):
+                yield from _next(waiting)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        homes = {flag.name.replace("-", "_"): flag.section for flag in self.flags}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(homes.get(param.name or "", self._others), []).append(record)
+        for section, records in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+    def values(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The value of every flag by its name, and none of the others."""
+        return {flag.name: flag.value(given[flag.name.replace("-", "_")]) for flag in self.flags}
+
+    def without_effect(self, given: dict[str, Any]) -> list[str]:
+        """The flags that were given and turn nothing, by their names."""
+        idle = (flag.name for flag in self.flags if flag.section == ACCEPTED)
+        return [name for name in idle if given[name.replace("-", "_")] not in (None, ())]
+
+    def texts(self, given: dict[str, Any]) -> dict[str, str]:
+        """The same as texts, in the way of Go: what was not given as what holds without it, lists in brackets."""
+        return {flag.name: flag.text(given[flag.name.replace("-", "_")]) for flag in self.flags}
+
+
+class GoGroup(GoCommand, click.Group):
+    """The same with commands below it, whose arguments it leaves to them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def _next(waiting: Iterator[str]) -> Iterator[str]:
+    following = next(waiting, None)
+    if following is not None:
+        yield following
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join("=".join(each) if isinstance(each, tuple) else str(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else str(value)

@@ -1,0 +1,178 @@
+"""What of kube-controller-manager's flags and names is taken, as manifests have them, kubeadm's above all?
+
+None of these flags turns anything here, and whoever gives one is told. Upstream documents what each means; a line each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from bayplan.cli.flags.go_command import ACCEPTED, Flag
+from bayplan.codec.go_duration import Duration
+from bayplan.codec.go_flags import go_bool, go_duration, go_int
+from bayplan.controllers import CONTROLLER_NAMES
+
+log = logging.getLogger(__name__)
+
+_OPEN = "Health and metrics are served on --listen-address, openly."
+_PLAIN = "Nothing is served over TLS."
+_SIGNING = "Certificates are signed by nobody here."
+_ADDRESSES = "Addresses are given to no node and no service."
+_LEASE = "It is upstream's default."
+
+
+def _accepted(text: str, *names: str) -> list[Flag]:
+    return [Flag(name, str, "", text, ACCEPTED) for name in names]
+
+
+def _switches(text: str, *names: str) -> list[Flag]:
+    return [Flag(name, go_bool, False, text, ACCEPTED) for name in names]
+
+
+_CONCURRENT = (
+    *("cron-job", "daemonset", "deployment", "device-taint-eviction", "endpoint", "ephemeralvolume", "gc"),
+    *("horizontal-pod-autoscaler", "job", "namespace", "rc", "replicaset", "resource-claim", "resource-quota"),
+    *("service", "service-endpoint", "serviceaccount-token", "statefulset", "ttl-after-finished"),
+    "validating-admission-policy-status",
+)
+
+KUBE_CONTROLLER_FLAGS = (
+    *_accepted(_OPEN, "bind-address", "secure-port", "authentication-kubeconfig", "authorization-kubeconfig"),
+    *_accepted(_OPEN, "authorization-always-allow-paths", "client-ca-file", "requestheader-client-ca-file"),
+    *_accepted(_OPEN, "requestheader-allowed-names", "requestheader-extra-headers-prefix"),
+    *_accepted(_OPEN, "requestheader-group-headers", "requestheader-username-headers"),
+    *_accepted(_PLAIN, "cert-dir", "tls-cipher-suites", "tls-min-version"),
+    *_accepted(_SIGNING, "cluster-signing-cert-file", "cluster-signing-key-file", "cluster-signing-duration"),
+    *_accepted("Service account tokens are made by nobody here.", "service-account-private-key-file"),
+    *_accepted("Namespaces get the authority that the server publishes.", "root-ca-file"),
+    *_accepted(_ADDRESSES, "cluster-cidr", "service-cluster-ip-range", "node-cidr-mask-size"),
+    *_switches(_ADDRESSES, "allocate-node-cidrs", "configure-cloud-routes"),
+    *_accepted("There is no cloud.", "cloud-provider", "cloud-config", "cluster-name"),
+    *_accepted("Volumes of plugins are made by nobody here.", "flex-volume-plugin-dir"),
+    *_accepted("Pods that have ended are kept.", "terminated-pod-gc-threshold"),
+    *_switches("All controllers are one user.", "use-service-account-credentials"),
+    *_switches("There is no Go to profile.", "profiling", "contention-profiling"),
+    *_accepted("text is written.", "logging-format"),
+    Flag("node-monitor-grace-period", go_duration, Duration.of_seconds(50), "It is 50 s.", ACCEPTED),
+    Flag("node-monitor-period", go_duration, Duration.of_seconds(5), "Nodes are looked at when it is time.", ACCEPTED),
+    Flag("node-startup-grace-period", go_duration, Duration.of_seconds(60), "It is 60 s.", ACCEPTED),
+    Flag("leader-elect-lease-duration", go_duration, Duration.of_seconds(15), _LEASE, ACCEPTED),
+    Flag("leader-elect-renew-deadline", go_duration, Duration.of_seconds(10), _LEASE, ACCEPTED),
+    Flag("leader-elect-retry-period", go_duration, Duration.of_seconds(2), _LEASE, ACCEPTED),
+    Flag("leader-elect-resource-lock", str, "leases", "It is a lease.", ACCEPTED),
+    *(Flag(f"concurrent-{name}-syncs", go_int, None, "There are no threads.", ACCEPTED) for name in _CONCURRENT),
+)
+
+_OLD_NAMES = {
+    "cronjob": "cronjob-controller",
+    "daemonset": "daemonset-controller",
+    "deployment": "deployment-controller",
+    "disruption": "disruption-controller",
+    "endpointslice": "endpointslice-controller",
+    "garbagecollector": "garbage-collector-controller",
+    "job": "job-controller",
+    "namespace": "namespace-controller",
+    "nodelifecycle": "node-lifecycle-controller",
+    "persistentvolume-binder": "persistentvolume-binder-controller",
+    "podgc": "pod-garbage-collector-controller",
+    "pv-protection": "persistentvolume-protection-controller",
+    "pvc-protection": "persistentvolumeclaim-protection-controller",
+    "replicaset": "replicaset-controller",
+    "resource-claim-controller": "resourceclaim-controller",
+    "resourcequota": "resourcequota-controller",
+    "root-ca-cert-publisher": "root-ca-certificate-publisher-controller",
+    "serviceaccount": "serviceaccount-controller",
+    "statefulset": "statefulset-controller",
+    "ttl-after-finished": "ttl-after-finished-controller",
+}
+"""kube-controller-manager's aliases."""
+
+_VOLCANOS_TOO = frozenset({"cronjob", "job"})
+"""Short names of Volcano's as well, which they are unless Kubernetes' stand beside them."""
+
+_NOT_HERE = frozenset(
+    [
+        "attachdetach",
+        "bootstrap-signer-controller",
+        "bootstrapsigner",
+        "certificatesigningrequest-approving-controller",
+        "certificatesigningrequest-cleaner-controller",
+        "certificatesigningrequest-signing-controller",
+        "cloud-node-lifecycle",
+        "cloud-node-lifecycle-controller",
+        "clusterrole-aggregation",
+        "clusterrole-aggregation-controller",
+        "csrapproving",
+        "csrcleaner",
+        "csrsigning",
+        "device-taint-eviction-controller",
+        "endpoint",
+        "endpoints-controller",
+        "endpointslice-mirroring-controller",
+        "endpointslicemirroring",
+        "ephemeral-volume",
+        "ephemeral-volume-controller",
+        "horizontal-pod-autoscaler-controller",
+        "horizontalpodautoscaling",
+        "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+        "legacy-service-account-token-cleaner",
+        "legacy-serviceaccount-token-cleaner-controller",
+        "node-ipam-controller",
+        "node-route-controller",
+        "nodeipam",
+        "persistentvolume-attach-detach-controller",
+        "persistentvolume-expander",
+        "persistentvolume-expander-controller",
+        "podcertificaterequest-cleaner-controller",
+        "replicationcontroller",
+        "replicationcontroller-controller",
+        "route",
+        "selinux-warning-controller",
+        "service",
+        "service-cidr-controller",
+        "service-lb-controller",
+        "serviceaccount-token",
+        "serviceaccount-token-controller",
+        "storage-version-gc",
+        "storage-version-migrator-controller",
+        "storageversion-garbage-collector-controller",
+        "storageversion-migrator-controller",
+        "token-cleaner-controller",
+        "tokencleaner",
+        "ttl",
+        "ttl-controller",
+        "validatingadmissionpolicy-status-controller",
+        "volumeattributesclass-protection-controller",
+    ]
+)
+"""What only kube-controller-manager has."""
+
+
+def in_full(patterns: Iterable[str]) -> list[str]:
+    """The words of `--controllers` with today's names for old ones, and without controllers that nobody has here."""
+    words = [each.strip() for each in patterns if each.strip()]
+    bare = {_bare(word) for word in words}
+    among_kubernetes = not bare.isdisjoint({*_OLD_NAMES, *_NOT_HERE, *_kubernetes_own()} - _VOLCANOS_TOO)
+    found = []
+    for word in words:
+        name = _bare(word)
+        if name in _NOT_HERE:
+            if not word.startswith("-"):
+                log.warning("--controllers: Bayplan has no %s; the others run", name)
+        elif name in _OLD_NAMES and (among_kubernetes or name not in _VOLCANOS_TOO):
+            found.append(f"{'-' if word.startswith('-') else ''}{_OLD_NAMES[name]}")
+        else:
+            found.append(word)
+    return found
+
+
+def _kubernetes_own() -> set[str]:
+    return {name for name in CONTROLLER_NAMES if not name.startswith("volcano-")} - {
+        "job-controller",
+        "cronjob-controller",
+    }
+
+
+def _bare(word: str) -> str:
+    return word.removeprefix("-").removeprefix("+")

@@ -1,0 +1,31 @@
+"""The option about the page, for every verb that runs a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from bayplan.config.bayplan_settings import OwnSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def page_option(default: str = "") -> Callable[[F], F]:
+    """`--page-address`."""
+    return click.option(
+        "--page-address",
+        default=default,
+        show_default=default or "none",
+        metavar="HOST:PORT",
+        help="Show the page of the cluster to everybody on this machine. Loopback alone; port 0: one that is free.",
+    )
+
+
+def with_page(settings: OwnSettings, address: str) -> OwnSettings:
+    """The flag wins over the file."""
+    from msgspec.structs import replace
+
+    return replace(settings, page_address=address) if address else settings

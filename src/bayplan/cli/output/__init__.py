@@ -1,0 +1,1 @@
+"""Output of commands: tables, JSON and YAML, colours and progress."""

@@ -1,0 +1,62 @@
+"""Output for people, in tables that never cut a name, and for programs: the same value as JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import yaml
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from bayplan.codec.yaml_scalars import resolved
+
+_UNBOUNDED = 100_000
+_BREAKS = frozenset("\x85\u2028\u2029\ufeff")
+"""What YAML reads as the end of a line, or not at all, unless it is escaped; only double quotes let it be."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that a reader of Kubernetes' or Volcano's files would take for something else, such as `y`."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """What stands in two places is written twice: people read one place at a time."""
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = resolved(text, "", plain=True)[0] == "!!str"
+    escaped = not _BREAKS.isdisjoint(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if escaped else None if plain else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def print_value(value: Any, form: str) -> None:
+    """Print plain data in the form that was asked for."""
+    if form == "json":
+        click.echo(json.dumps(value, indent=2))
+    else:
+        click.echo(yaml_text(value), nl=False)
+
+
+def yaml_text(value: Any, *, sort_keys: bool = False) -> str:
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, allow_unicode=True)
+    assert isinstance(text, str)
+    return text
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as the terminal, or as its words need: half a name is no name."""
+    console, endless = Console(), Console(width=_UNBOUNDED)
+    for column in table.columns:
+        if column.no_wrap:  # Rich takes its longest word for all that it needs, and then cuts the columns behind it
+            texts = [*column.cells, *([column.header] if table.show_header else [])]
+            column.min_width = max(
+                (Measurement.get(endless, endless.options, text).maximum for text in texts), default=None
+            )
+    console.width = max(console.width, Measurement.get(endless, endless.options, table).minimum)
+    console.print(table)

@@ -1,0 +1,160 @@
+"""How `why` is told in a terminal: one sentence, then what is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from bayplan.cli.output.printers import print_table
+from bayplan.objects.pod_relaxations import Change
+from bayplan.telemetry.answers import NOW, PENDING, Answer, Candidate, Gang, GivenUpOn, QueueShare, Refused, Requested
+
+_NAMED = 5
+_TEXT = 30
+
+
+def print_answer(answer: Answer) -> None:
+    """All of it, as far as there is something to tell."""
+    click.echo(answer.sentence)
+    _print_facts(answer)
+    _print_given_up(answer.given_up)
+    _print_best(answer)
+    _print_reasons(answer.reasons)
+    if answer.state == PENDING:
+        _print_changes(answer)
+    if answer.gang is not None:
+        _print_gang(answer.gang)
+    if answer.queue is not None:
+        _print_queue(answer.queue)
+
+
+def _print_facts(answer: Answer) -> None:
+    facts = {
+        "waits for": answer.waits_for,
+        "request": "" if answer.request is None else _progress(answer.request),
+        "last error": "" if answer.request is None else answer.request.reason,
+        "binder": "" if answer.binder is None else answer.binder.sentence,
+        "since": _moment(answer.since),
+        "tried": f"{answer.tries} time{'s' if answer.tries != 1 else ''}" if answer.tries else "",
+        "tried next": _moment(answer.next_try),
+        "decided": "just now, for this question" if answer.source == NOW else _moment(answer.decided_at),
+    }
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        if fact:
+            click.echo(f"  {name:<{width}}  {fact}")
+
+
+def _progress(request: Requested) -> str:
+    limit = f" of {request.limit}" if request.limit else ""
+    many = "attempt" if (request.limit or request.failed_attempts) == 1 else "attempts"
+    return f"{request.name} to {request.node}: {request.phase}, {request.failed_attempts}{limit} {many} failed"
+
+
+def _print_given_up(given_up: Sequence[GivenUpOn]) -> None:
+    if not given_up:
+        return
+    click.echo("\nNodes on which bindings were given up:")
+    table = _table("NODE", "TIMES", "TRIED AGAIN", "REASON")
+    for each in given_up:
+        table.add_row(escape(each.node), str(each.times), _moment(each.until) or "at once", escape(each.error))
+    print_table(table)
+
+
+def _print_best(answer: Answer) -> None:
+    if not answer.best:
+        return
+    click.echo(f"\nBest of {answer.feasible} nodes that fit, of {answer.nodes}:")
+    table = _table("NODE", "TOTAL", "BY PLUGIN")
+    for each in answer.best:
+        table.add_row(escape(each.node), str(each.total), escape(_by_plugin(each)))
+    print_table(table)
+    choice = answer.choice
+    if choice is not None:
+        by = f"; {choice.plugin} decided, +{choice.by}" if choice.plugin else ""
+        click.echo(f"{choice.ahead} ahead of {choice.second}{by}" if choice.ahead else f"as good as {choice.second}")
+
+
+def _by_plugin(each: Candidate) -> str:
+    return " ".join(f"{plugin}={score}" for plugin, score in each.by_plugin.items() if score)
+
+
+def _print_reasons(reasons: Sequence[Refused]) -> None:
+    if not reasons:
+        return
+    click.echo("\nNodes that were refused:")
+    named = any(each.names for each in reasons)
+    table = _table("NODES", "REASON", "PLUGIN", *(["WHICH"] if named else []))
+    for each in reasons:
+        names = [escape(_names(each))] if named else []
+        table.add_row(str(each.nodes), escape(each.text), escape(each.plugin), *names)
+    print_table(table)
+
+
+def _names(refused: Refused) -> str:
+    named = ", ".join(refused.names[:_NAMED])
+    more = refused.nodes - min(len(refused.names), _NAMED)
+    return f"{named} and {more} more" if named and more > 0 else named
+
+
+def _print_changes(answer: Answer) -> None:
+    if answer.changes:
+        click.echo(f"\nAny of these changes would do; the closest node is {answer.closest}:")
+        _print_steps(answer.changes)
+    elif answer.together:
+        click.echo(f"\n{answer.no_change.capitalize()}. For {answer.closest}, together:")
+        _print_steps(answer.together)
+    elif answer.no_change:
+        click.echo(f"\nWhat would have to change: {answer.no_change}.")
+
+
+def _print_steps(changes: Iterable[Change]) -> None:
+    for change in changes:
+        where = "" if not change.node or change.evict else f" (then it fits {change.node})"
+        click.echo(f"  - {change.text}{where}")
+
+
+def _print_gang(gang: Gang) -> None:
+    click.echo(f"\nGang {gang.name}: {gang.ready} of {gang.tasks} have a node, {gang.least} must ({gang.phase}).")
+    for member in gang.holding_back:
+        click.echo(f"  - {member.pod}: {member.reason}")
+
+
+def _print_queue(queue: QueueShare) -> None:
+    share = "" if queue.share is None else f", share {queue.share:.2f}"
+    click.echo(f"\nQueue {queue.name}{share}:")
+    for name, amounts in (
+        ("allocated", queue.allocated),
+        ("deserved", queue.deserved),
+        ("capability", queue.capability),
+    ):
+        if amounts:
+            click.echo(f"  {name:<10}  {_amounts(amounts)}")
+    for each in queue.borrowers:
+        click.echo(f"  - {each.queue} holds more than it deserves: {_amounts(each.over)}")
+
+
+def _amounts(amounts: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+
+
+def _moment(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}".strip() if at is not None else ""
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        wraps = title in ("BY PLUGIN", "REASON", "WHICH")
+        table.add_column(
+            title,
+            justify="right" if title in ("TOTAL", "NODES", "TIMES") else "left",
+            no_wrap=not wraps,
+            overflow="fold",
+            min_width=_TEXT if title == "REASON" else None,
+        )
+    return table

@@ -1,0 +1,145 @@
+"""How does an object become what a manifest says? Server-side apply: created where missing, changed where different.
+
+Asked once a manifest, by the command line and by programs. Fields that others own are not taken from them unless the
+caller insists. Cost: a read and a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bayplan.client.client import APPLY_PATCH, Client
+from bayplan.client.discovery.rest_mapper import Catalogue, NamedKind, read_catalogue
+from bayplan.client.resources import query
+from bayplan.clock import LoopClock
+from bayplan.errors import Conflict, NotFound, ObjectError
+
+FIELD_MANAGER = "bayplan"
+_NEW_KINDS_S = 10.0
+_STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Applied:
+    """What became of one manifest."""
+
+    kind: NamedKind
+    namespace: str
+    name: str
+    outcome: str
+    """created, configured or unchanged."""
+    tree: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.kind.called(self.name)} {self.outcome}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+class Applier:
+    """Applies manifests to one server, one after another."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str = "",
+        everything_there: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        manager: str = "",
+    ) -> None:
+        """`namespace`: for manifests that name none; the one of the client's context when it is left out.
+
+        `everything_there`: manifests that name another one are refused, as `kubectl --namespace` refuses them."""
+        self._client = client
+        self._clock: LoopClock = client.clock
+        self._namespace = namespace or client.target.namespace
+        self._everything_there = everything_there
+        self._force = force
+        self._dry_run = dry_run
+        self._manager = manager or FIELD_MANAGER
+        self._catalogue: Catalogue | None = None
+        self._definitions = False
+
+    async def apply(self, tree: Mapping[str, Any], place: str = "the manifest") -> Applied:
+        """Make the server have what the manifest says."""
+        kind, namespace, name = await self.located(tree, place)
+        path = kind.resource.path(namespace, name)
+        before = await self._known(path)
+        options = query(
+            {
+                "fieldManager": self._manager,
+                "force": True if self._force else None,
+                "dryRun": "All" if self._dry_run else None,
+            }
+        )
+        try:
+            answer = await self._client.transport.request(
+                "PATCH", path + options, msgspec.json.encode(tree), content_type=APPLY_PATCH
+            )
+        except Conflict as fault:
+            told = " ".join(fault.details.split())
+            told = f"{told}; others own these fields: leave them out, or take them with --force-conflicts"
+            raise Conflict(f"{place}: {told}", code=fault.code, reason=fault.reason, details=told) from None
+        self._definitions = self._definitions or kind.resource.plural == "customresourcedefinitions"
+        after: dict[str, Any] = msgspec.json.decode(answer.body)
+        outcome = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
+        return Applied(kind, namespace, name, outcome, after)
+
+    async def located(self, tree: Mapping[str, Any], place: str = "the manifest") -> tuple[NamedKind, str, str]:
+        """The kind, the namespace and the name of a manifest."""
+        api_version, word = str(tree.get("apiVersion") or ""), str(tree.get("kind") or "")
+        meta = tree.get("metadata")
+        name = meta.get("name") if isinstance(meta, Mapping) else None
+        if not api_version or not word:
+            raise ObjectError(f"{place} says no apiVersion or no kind; a manifest starts with both")
+        if not isinstance(meta, Mapping) or not isinstance(name, str) or not name:
+            raise ObjectError(f"{place}: the {word} has no metadata.name; write one")
+        kind = await self._kind(api_version, word, place)
+        if not kind.resource.namespaced:
+            return kind, "", name
+        namespace = str(meta.get("namespace") or self._namespace)
+        if self._everything_there and namespace != self._namespace:
+            raise ObjectError(
+                f'{place}: {word} {name}: the namespace from the provided object "{namespace}" does not match the '
+                f"namespace \"{self._namespace}\". You must pass '--namespace={namespace}' to perform this operation."
+            )
+        return kind, namespace, name
+
+    async def _kind(self, api_version: str, word: str, place: str) -> NamedKind:
+        """A definition that was applied a moment ago may take a moment to be served."""
+        deadline = self._clock.monotonic_s() + (_NEW_KINDS_S if self._definitions else 0.0)
+        while True:
+            if self._catalogue is None:
+                self._catalogue = await read_catalogue(self._client.transport)
+            kind = self._catalogue.of_manifest(api_version, word)
+            if kind is not None:
+                return kind
+            self._catalogue = None
+            if self._clock.monotonic_s() >= deadline:
+                raise ObjectError(
+                    f'{place}: the server has no kind "{word}" in {api_version}; apply its definition first, '
+                    "or correct apiVersion and kind"
+                )
+            await self._clock.sleep(_STEP_S)
+
+    async def _known(self, path: str) -> dict[str, Any] | None:
+        try:
+            answer = await self._client.transport.request("GET", path)
+        except NotFound:
+            return None
+        tree: dict[str, Any] = msgspec.json.decode(answer.body)
+        return tree
+
+
+def _content(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without who owns its fields: where a manifest sets none, the server notes an owner of those that it
+    filled in itself at the second apply, and nothing else is new."""
+    books = ("managedFields", "resourceVersion")
+    return {**tree, "metadata": {key: value for key, value in tree["metadata"].items() if key not in books}}

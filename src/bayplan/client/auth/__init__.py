@@ -1,0 +1,1 @@
+"""Connection configuration and credentials: kubeconfig, service account, tokens and exec plugins."""

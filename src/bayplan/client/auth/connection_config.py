@@ -1,0 +1,309 @@
+"""Where is the API server, how is it recognised, and who are we to it?
+
+Asked once at start by whoever opens a `Client`. The answer is a value, `Target`: everything a connection needs, with
+secrets wrapped and files named, not read, so that they can be read again when they rotate. Costs a few file reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import SplitResult, urlsplit
+
+from bayplan.client.auth.kubeconfig import (
+    Cluster,
+    ExecConfig,
+    Kubeconfig,
+    User,
+    kubeconfig_paths,
+    merged,
+    read_kubeconfig,
+)
+from bayplan.client.auth.secret import NO_SECRET, Secret
+from bayplan.errors import KubeconfigError
+
+log = logging.getLogger(__name__)
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_NOT_IN_AN_ADDRESS = re.compile(r"[\s\"<>\\^`{|}]")
+EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+_INTERACTIVE = ("", "Never", "IfAvailable", "Always")
+
+
+class Door(Protocol):
+    """A server in this process."""
+
+    def connect(self, client: asyncio.Protocol) -> None:
+        """Put the server behind a client's protocol: call its `connection_made`, and answer what it writes."""
+        ...
+
+    async def ask(self, method: str, path: str, lines: bytes, body: bytes) -> tuple[int, bytes, bytes]:
+        """One request, without the wire: status, header lines (each behind its line break) and body of the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One API server seen by one user."""
+
+    server: str
+    """`https://host:port`, with a path below which the API lies if there is one."""
+    ca_file: str = ""
+    ca_data: bytes = b""
+    verify: bool = True
+    server_name: str = ""
+    """The name to look for in the server's certificate instead of the host's."""
+    proxy: str = ""
+    cert_file: str = ""
+    cert_data: bytes = b""
+    key_file: str = ""
+    key_data: Secret = NO_SECRET
+    token: Secret = NO_SECRET
+    token_file: str = ""
+    username: str = ""
+    password: Secret = NO_SECRET
+    exec: ExecConfig | None = None
+    exec_config: Any = None
+    """What the kubeconfig keeps for the exec plugin beside the cluster."""
+    impersonate: tuple[tuple[str, str], ...] = ()
+    """Headers that ask the server to take us for somebody else."""
+    namespace: str = "default"
+    origin: str = field(default="", compare=False)
+    """Where this was read, for complaints."""
+    inside: Door | None = None
+    """How a server in this process is reached, without a socket; `server` is then only its name."""
+
+    @property
+    def url(self) -> SplitResult:
+        return urlsplit(self.server)
+
+    @property
+    def secure(self) -> bool:
+        return self.url.scheme == "https"
+
+    def authority(self) -> bytes:
+        """The certificates of the authorities to trust in PEM, or nothing when the system's are meant."""
+        return self.ca_data or (_content(self.ca_file, "the certificate authority") if self.ca_file else b"")
+
+
+def find_target(
+    kubeconfig: Path | None = None,
+    *,
+    env: Mapping[str, str],
+    context: str = "",
+    server: str = "",
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Target:
+    """The way to the API server: the file that is named; else the files of `KUBECONFIG` or the one in the home folder;
+    else, when there is none, the pod's own service account. `server` replaces the address (`--master`).
+
+    As in client-go's clientcmd, a server without TLS gets no credentials, and no exec plugin is run for it."""
+    config = read_kubeconfig(kubeconfig) if kubeconfig is not None else merged(kubeconfig_paths(env))
+    if not config.empty or kubeconfig is not None:
+        target = resolve(config, context=context, path=kubeconfig)
+    elif (inside := in_cluster(env, service_account)) is not None:
+        target = inside
+    elif server:
+        target = Target(server=server, origin="--master")
+    else:
+        raise KubeconfigError(
+            "there is no API server to talk to: no kubeconfig was named, KUBECONFIG and ~/.kube/config hold none, and "
+            "this is not a pod; name a kubeconfig"
+        )
+    return _without_exposed_credentials(_with_address(replace(target, server=server) if server else target))
+
+
+def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Target | None:
+    """What a pod finds of its own service account, or None outside of a pod."""
+    host, port = env.get("KUBERNETES_SERVICE_HOST"), env.get("KUBERNETES_SERVICE_PORT")
+    token, authority, namespace = folder / "token", folder / "ca.crt", folder / "namespace"
+    if not host or not port or not token.exists():
+        return None
+    address = f"[{host}]" if ":" in host else host
+    return Target(
+        server=f"https://{address}:{port}",
+        token_file=str(token),
+        ca_file=str(authority) if authority.exists() else "",
+        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "default",
+        origin=str(folder),
+    )
+
+
+def resolve(config: Kubeconfig, *, context: str = "", path: Path | None = None) -> Target:
+    """One context of a kubeconfig."""
+    where = f"the kubeconfig {path}" if path else "the kubeconfig"
+    name = context or config.current_context
+    if not name:
+        if not config.contexts:
+            raise KubeconfigError(f"{where} has no current-context and no contexts; is it a kubeconfig?")
+        raise KubeconfigError(f"{where} has no current-context; set one of: {_names(config.contexts)}")
+    if name not in config.contexts:
+        raise KubeconfigError(f"{where} has no context {name!r}; it has: {_names(config.contexts)}")
+    chosen = config.contexts[name]
+    place = config.origin("contexts", name)
+    if chosen.cluster not in config.clusters:
+        raise KubeconfigError(
+            f"{place}: there is no cluster {chosen.cluster!r}; name one of: {_names(config.clusters)}"
+        )
+    if chosen.user and chosen.user not in config.users:
+        raise KubeconfigError(f"{place}: there is no user {chosen.user!r}; name one of: {_names(config.users)}")
+    target = _cluster(config.clusters[chosen.cluster], config.origin("clusters", chosen.cluster))
+    target = replace(target, namespace=chosen.namespace or "default")
+    if not chosen.user:
+        return target
+    return _user(target, config.users[chosen.user], config.origin("users", chosen.user))
+
+
+def _cluster(cluster: Cluster, place: str) -> Target:
+    if not cluster.server:
+        raise KubeconfigError(f"{place} has no server; write its address, such as https://10.0.0.1:6443")
+    if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
+        raise KubeconfigError(f"{place} has insecure-skip-tls-verify and a certificate authority; keep one of them")
+    _readable(cluster.certificate_authority, f"{place}.certificate-authority")
+    extensions = {each.get("name"): each.get("extension") for each in cluster.extensions}
+    return Target(
+        server=cluster.server,
+        ca_file="" if cluster.certificate_authority_data else cluster.certificate_authority,
+        ca_data=_bytes(cluster.certificate_authority_data, f"{place}.certificate-authority-data"),
+        verify=not cluster.insecure_skip_tls_verify,
+        server_name=cluster.tls_server_name,
+        proxy=cluster.proxy_url,
+        exec_config=extensions.get(_EXEC_EXTENSION),
+        origin=place,
+    )
+
+
+def _user(target: Target, user: User, place: str) -> Target:
+    if user.auth_provider is not None and not (user.token or user.exec):
+        raise KubeconfigError(f"{place}.auth-provider is no longer used by Kubernetes; write an exec plugin instead")
+    has_cert = bool(user.client_certificate or user.client_certificate_data)
+    if has_cert and not (user.client_key or user.client_key_data):
+        raise KubeconfigError(f"{place} has a client certificate without client-key or client-key-data; add its key")
+    _readable(user.client_certificate, f"{place}.client-certificate")
+    _readable(user.client_key, f"{place}.client-key")
+    _readable("" if user.token else user.token_file, f"{place}.tokenFile")
+    key_data = _bytes(user.client_key_data.reveal(), f"{place}.client-key-data").decode("latin-1")
+    return replace(
+        target,
+        cert_file="" if user.client_certificate_data else user.client_certificate,
+        cert_data=_bytes(user.client_certificate_data, f"{place}.client-certificate-data"),
+        key_file="" if user.client_key_data else user.client_key,
+        key_data=Secret(key_data),
+        token=user.token,
+        token_file=user.token_file,
+        username=user.username,
+        password=user.password,
+        exec=_exec(user.exec, place),
+        impersonate=_impersonation(user, place),
+    )
+
+
+def _exec(program: ExecConfig | None, place: str) -> ExecConfig | None:
+    if program is None:
+        return None
+    if not program.command:
+        raise KubeconfigError(f"{place}.exec has no command; write the program to run")
+    if program.api_version not in EXEC_VERSIONS:
+        raise KubeconfigError(f"{place}.exec.apiVersion is {program.api_version!r}; write {' or '.join(EXEC_VERSIONS)}")
+    if program.interactive_mode not in _INTERACTIVE:
+        raise KubeconfigError(f"{place}.exec.interactiveMode must be one of {', '.join(_INTERACTIVE[1:])}")
+    if program.interactive_mode == "Always":
+        raise KubeconfigError(
+            f"{place}.exec.interactiveMode is Always, and nobody is here to answer; write IfAvailable"
+        )
+    return program
+
+
+def _impersonation(user: User, place: str) -> tuple[tuple[str, str], ...]:
+    if not user.as_user:
+        if user.as_uid or user.as_groups or user.as_user_extra:
+            raise KubeconfigError(f"{place} has as-uid, as-groups or as-user-extra without as; add whom to act as")
+        return ()
+    headers = [("Impersonate-User", user.as_user)]
+    headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
+    headers += [("Impersonate-Group", group) for group in user.as_groups]
+    for key, values in user.as_user_extra.items():
+        headers += [(f"Impersonate-Extra-{_header_name(key)}", value) for value in values]
+    if any("\r" in value or "\n" in value for _, value in headers):
+        raise KubeconfigError(f"{place} acts as somebody with a line break in the name; remove it")
+    return tuple(headers)
+
+
+def _header_name(key: str) -> str:
+    """A key as part of a header's name: what is no token of HTTP is percent-encoded."""
+    kept = "!#$&'*+-.^_`|~"
+    return "".join(
+        c if c.isascii() and (c.isalnum() or c in kept) else "".join(f"%{b:02X}" for b in c.encode()) for c in key
+    )
+
+
+def _without_exposed_credentials(target: Target) -> Target:
+    """The target without what everybody on the way could read. Whom to act as is no secret, and is kept."""
+    given = any((target.token, target.token_file, target.username, target.password, target.exec))
+    if target.secure or not (given or target.cert_file or target.cert_data):
+        return target
+    log.warning(
+        "%s: credentials are not sent to %s: the connection is not encrypted; use https", target.origin, target.server
+    )
+    return replace(
+        target,
+        cert_file="",
+        cert_data=b"",
+        key_file="",
+        key_data=NO_SECRET,
+        token=NO_SECRET,
+        token_file="",
+        username="",
+        password=NO_SECRET,
+        exec=None,
+    )
+
+
+def _with_address(target: Target) -> Target:
+    """The server as an address that can be dialled: a bare host:port is meant over https where the cluster has settings
+    for TLS, else over http, as upstream means it."""
+    has_tls = bool(target.ca_file or target.ca_data or not target.verify)
+    scheme = "https" if has_tls else "http"
+    server = target.server if "://" in target.server else f"{scheme}://{target.server}"
+    try:
+        url = urlsplit(server)
+        port = url.port
+    except ValueError:
+        url, port = None, None
+    known = url is not None and url.scheme in ("http", "https") and bool(url.hostname)
+    if url is None or not known or _NOT_IN_AN_ADDRESS.search(url.netloc):
+        raise KubeconfigError(f"{target.origin}: the server is not an address; write one such as https://10.0.0.1:6443")
+    host = f"[{url.hostname}]" if ":" in str(url.hostname) else url.hostname
+    plain = f"{url.scheme}://{host}:{port or (443 if url.scheme == 'https' else 80)}{url.path.rstrip('/')}"
+    return replace(target, server=plain)
+
+
+def _readable(path: str, place: str) -> None:
+    if path:
+        _content(path, place)
+
+
+def _content(path: str, place: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as fault:
+        raise KubeconfigError(f"{place}: cannot read {path}: {fault.strerror}; name a file that can be read") from None
+
+
+def _bytes(text: str, place: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise KubeconfigError(f"{place} is not base64; encode the file's content without changing it") from None
+
+
+def _names(entries: Mapping[str, object]) -> str:
+    return ", ".join(sorted(entries)) or "nothing"

@@ -1,0 +1,1 @@
+"""API discovery: served resources, preferred versions and the mapping of names to kinds."""

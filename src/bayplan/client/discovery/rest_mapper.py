@@ -1,0 +1,216 @@
+"""What does a server call its kinds, and which one does somebody mean by `po`, `deploy` or `deployments.apps`?
+
+Asked once a command. Two requests where the server tells everything at once (`apidiscovery.k8s.io`), one for each group
+otherwise. Kinds that CustomResourceDefinitions bring are in it like all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import msgspec
+
+from bayplan.client.http.transport import Transport
+from bayplan.client.resources import Resource
+from bayplan.errors import ApiError, BayplanError, NotFound, ServerError, UsageError
+
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+
+class UnknownKind(BayplanError):
+    """The server has no kind of this name."""
+
+
+class NamedKind(msgspec.Struct, frozen=True):
+    """One kind as one server offers it, with the names that people have for it."""
+
+    resource: Resource
+    kind: str
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        singular = self.singular or self.kind.lower()
+        return (self.resource.plural, singular, *self.short_names)
+
+    def called(self, name: str) -> str:
+        """An object of it, as commands tell of it: `deployment.apps/web`."""
+        group = f".{self.resource.group}" if self.resource.group else ""
+        return f"{self.singular or self.kind.lower()}{group}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Every kind of a server, in the version that it prefers."""
+
+    kinds: tuple[NamedKind, ...]
+    _by_name: dict[str, list[NamedKind]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in self.kinds:
+            for name in dict.fromkeys(each.names):
+                self._by_name.setdefault(name, []).append(each)
+
+    def __iter__(self) -> Iterator[NamedKind]:
+        return iter(self.kinds)
+
+    def meant(self, word: str) -> list[NamedKind]:
+        """The kinds of a word: one, or those of a category such as `all`."""
+        name, _, group = word.lower().partition(".")
+        found = self._by_name.get(name, [])
+        if group:
+            found = [each for each in found if _in_group(each.resource, group)]
+        if found:
+            return found[:1]  # the first group that has the name, as kubectl takes it
+        members = [each for each in self.kinds if word.lower() in each.categories and "list" in each.verbs]
+        if members:
+            return members
+        near = get_close_matches(word.lower(), self._by_name, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`bayplan get crd` lists what was added to it"
+        raise UnknownKind(f'the server has no kind "{word}"; {hint}')
+
+    def one(self, word: str) -> NamedKind:
+        """The one kind of a word."""
+        found = self.meant(word)
+        if len(found) > 1:
+            raise UsageError(f'"{word}" is several kinds; name one of {", ".join(each.names[0] for each in found)}')
+        return found[0]
+
+    def of_manifest(self, api_version: str, kind: str) -> NamedKind | None:
+        """The kind of an object that says what it is, in the version that it says."""
+        group, _, version = api_version.rpartition("/")
+        for each in self.kinds:
+            resource = each.resource
+            if (resource.group, each.kind) == (group, kind):
+                own = Resource(group, version, resource.plural, resource.namespaced, resource.kind)
+                return msgspec.structs.replace(each, resource=own)
+        return None
+
+
+def _in_group(resource: Resource, word: str) -> bool:
+    """`apps`, or `v1.apps` as kubectl takes it too."""
+    return word in (resource.group, f"{resource.version}.{resource.group}")
+
+
+async def read_catalogue(transport: Transport) -> Catalogue:
+    """Ask the server what it has."""
+    core, named = await asyncio.gather(_told(transport, "/api"), _told(transport, "/apis"))
+    return Catalogue((*core, *named))
+
+
+class _Response(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class _Listed(msgspec.Struct, frozen=True, rename="camel"):
+    resource: str = ""
+    response_kind: _Response = _Response()
+    scope: str = ""
+    singular_resource: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: str = ""
+    resources: tuple[_Listed, ...] = ()
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Group(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    versions: tuple[_Version, ...] = ()
+
+
+class _Preferred(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _PlainGroup(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    preferred_version: _Preferred = _Preferred()
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """Both shapes in one: `items` where the server tells all at once, else the groups or versions to ask about."""
+
+    kind: str = ""
+    items: tuple[_Group, ...] = ()
+    groups: tuple[_PlainGroup, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+class _PlainResource(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    kind: str = ""
+    namespaced: bool = False
+    singular_name: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+
+
+class _PlainResources(msgspec.Struct, frozen=True):
+    resources: tuple[_PlainResource, ...] = ()
+
+
+async def _told(transport: Transport, path: str) -> list[NamedKind]:
+    answer = await transport.request("GET", path, accept=_AGGREGATED)
+    try:
+        told = msgspec.json.decode(answer.body, type=_Answer)
+    except msgspec.DecodeError:
+        raise ApiError(f"GET {path} did not answer as an API server does; check the server's address") from None
+    if told.kind == "APIGroupDiscoveryList":
+        return list(_aggregated(told.items))
+    groups = [("", version) for version in told.versions] if path == "/api" else []
+    groups += [(group.name, group.preferred_version.version) for group in told.groups]
+    found = await asyncio.gather(*(_plain(transport, group, version) for group, version in groups))
+    return [kind for kinds in found for kind in kinds]
+
+
+def _aggregated(groups: Iterable[_Group]) -> Iterator[NamedKind]:
+    for group in groups:
+        seen: set[str] = set()
+        for version in group.versions:  # the preferred one first; a kind may be in a later one alone
+            for each in version.resources:
+                if each.resource in seen:
+                    continue
+                seen.add(each.resource)
+                resource = Resource(group.metadata.name, version.version, each.resource, each.scope == "Namespaced")
+                yield NamedKind(
+                    resource,
+                    each.response_kind.kind,
+                    each.singular_resource,
+                    each.short_names,
+                    each.categories,
+                    each.verbs,
+                )
+
+
+async def _plain(transport: Transport, group: str, version: str) -> list[NamedKind]:
+    try:
+        answer = await transport.request("GET", Resource(group, version, "").root)
+    except (NotFound, ServerError):
+        return []  # an aggregated group whose server is away
+    return [
+        NamedKind(
+            Resource(group, version, each.name, each.namespaced),
+            each.kind,
+            each.singular_name,
+            each.short_names,
+            each.categories,
+            each.verbs,
+        )
+        for each in msgspec.json.decode(answer.body, type=_PlainResources).resources
+        if "/" not in each.name
+    ]

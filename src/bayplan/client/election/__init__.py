@@ -1,0 +1,1 @@
+"""Leader election on Lease objects, with client-go's algorithm."""

@@ -1,0 +1,176 @@
+"""One connection to the API server: one request at a time, its answer whole or in pieces.
+
+Made and kept by `pool`. Timeouts are dates on the connection that the pool's sweeper looks at, so a request costs no
+timer of its own. A body that is streamed is held back at the socket when its reader does not keep up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import cast
+
+from bayplan.client.http.response_parser import AnswerParser, BadAnswer, Head
+from bayplan.errors import TimedOut, Unreachable
+
+HIGH_WATER = 1 << 20
+"""Bytes of a stream that wait for their reader before the socket is left to wait too."""
+
+NEVER = float("inf")
+
+
+class Answer:
+    """A whole answer."""
+
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: Head, body: bytes) -> None:
+        self.head = head
+        self.body = body
+
+    @property
+    def status(self) -> int:
+        return self.head.status
+
+
+class Connection(asyncio.Protocol):
+    """The protocol on one socket. Whoever holds it from the pool is alone with it."""
+
+    def __init__(self) -> None:
+        self.deadline = NEVER
+        """When the present request is given up. Set by the pool."""
+        self.idle_since = 0.0
+        self.lost = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = AnswerParser()
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0
+        self._paused = False
+        self._fault: Unreachable | None = None
+        self._news: asyncio.Future[None] | None = None
+        self._busy = False
+        self._streaming = False
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # other loops have transports of other families
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy:
+            return self.abort("the server spoke without being asked")
+        try:
+            for piece in self._parser.feed(data):
+                self._pieces.append(piece)
+                self._waiting += len(piece)
+        except BadAnswer as fault:
+            return self.abort(f"the answer cannot be read: {fault}")
+        if self._streaming or self._parser.complete:
+            self._tell()
+        if self._streaming and self._waiting > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        return None
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._parser.end()
+        if self._busy and not self._parser.complete and self._fault is None:
+            why = f"the connection was cut{f': {exc}' if exc else ''}; the server may be restarting"
+            self._fault = Unreachable(why, sent=True)
+        self._tell()
+
+    # What the pool and the transport call.
+
+    def send(self, request: bytes, *, no_body: bool = False) -> None:
+        """Write a request; the answer is then read by `answer`, or by `head` and `piece`."""
+        if self.lost or self._transport is None or self._transport.is_closing():
+            raise Unreachable("the connection was closed before the request was written")
+        self._parser.expect(no_body=no_body)
+        self._busy, self._streaming, self._fault = True, False, None
+        self._transport.write(request)
+
+    async def answer(self) -> Answer:
+        """The whole answer to the request that was sent."""
+        while not self._parser.complete:
+            await self._hear()
+        head = self._parser.head
+        assert head is not None
+        return Answer(head, self._take())
+
+    async def head(self) -> Head:
+        """The head of the answer; from now on its body is read by `piece`."""
+        self._streaming = True
+        while self._parser.head is None:
+            await self._hear()
+        return self._parser.head
+
+    async def piece(self) -> bytes:
+        """What has arrived of the body since the last call, or nothing at its end."""
+        while not self._pieces:
+            if self._parser.complete:
+                return b""
+            await self._hear()
+        data = self._take()
+        self._resume()
+        return data
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may follow on it."""
+        return self._parser.complete and self._parser.keeps_alive and not self.lost
+
+    def rest(self) -> None:
+        """The answer has arrived; nothing is expected until the next request.
+
+        Whoever asked may have gone without reading it (a task that was cancelled, a stream that was left): the next
+        one must not read it, nor wait at a socket that was left to wait.
+        """
+        self._busy = False
+        self.deadline = NEVER
+        self._take()
+        self._resume()
+
+    def time_out(self) -> None:
+        """The deadline has passed."""
+        self._fault = self._fault or TimedOut("the server did not answer in time; it may be overloaded", sent=True)
+        self.abort("")
+
+    def abort(self, why: str) -> None:
+        """Give up whatever is under way; whoever waits for it is told why."""
+        if self._fault is None and self._busy:
+            self._fault = Unreachable(why, sent=True)
+        self.lost = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._tell()
+
+    def _take(self) -> bytes:
+        data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._waiting = 0
+        return data
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None and not self.lost:
+            self._paused = False
+            self._transport.resume_reading()
+
+    async def _hear(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._news = self._loop.create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
+        if self._fault is not None and not self._parser.complete:
+            raise self._fault
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)

@@ -1,0 +1,130 @@
+"""With which certificates is the server met? An SSL context from a target, made anew when a file of it changes.
+
+Asked whenever a connection is opened, which is rare; costs a stat of three files then. TLS 1.2 is the least that is
+spoken unless the caller raises it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from bayplan.client.auth.connection_config import Target
+from bayplan.client.auth.credentials import Credentials
+from bayplan.client.auth.secret import Secret
+from bayplan.errors import KubeconfigError
+
+MINIMUM = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class Tls:
+    """Keeps one SSL context as long as what it was made from stays the same."""
+
+    def __init__(self, target: Target, credentials: Credentials, *, minimum: str = "1.2") -> None:
+        if minimum not in MINIMUM:
+            raise KubeconfigError(f"TLS {minimum} is not offered; choose one of {', '.join(MINIMUM)}")
+        self._target = target
+        self._credentials = credentials
+        self._minimum = MINIMUM[minimum]
+        self._made_from: object = None
+        self._context: ssl.SSLContext | None = None
+
+    @property
+    def server_name(self) -> str | None:
+        """What the certificate must be made out to, and what is asked for by SNI."""
+        return self._target.server_name or self._target.url.hostname
+
+    def context(self) -> ssl.SSLContext | None:
+        """The context for a connection that is opened now; None for plain HTTP."""
+        if not self._target.secure:
+            return None
+        now = self._ingredients()
+        if self._context is None or now != self._made_from:
+            self._context, self._made_from = self._make(), now
+        return self._context
+
+    def _ingredients(self) -> object:
+        target = self._target
+        return self._credentials.certificate, *map(stamp, (target.ca_file, target.cert_file, target.key_file))
+
+    def _make(self) -> ssl.SSLContext:
+        target = self._target
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = self._minimum
+        context.set_alpn_protocols(["http/1.1"])
+        if not target.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif authority := target.authority():
+            self._trust(context, authority)
+        else:
+            context.load_default_certs()
+        self._identify(context)
+        return context
+
+    def _trust(self, context: ssl.SSLContext, authority: bytes) -> None:
+        try:
+            context.load_verify_locations(cadata=authority.decode("ascii"))
+        except (ssl.SSLError, ValueError):
+            raise KubeconfigError(
+                f"{self._target.origin}: the certificate authority is not PEM; write certificates"
+            ) from None
+
+    def _identify(self, context: ssl.SSLContext) -> None:
+        target = self._target
+        given = self._credentials.certificate
+        if given is not None:
+            self._load(context, given[0], given[1], "the credential program")
+        elif target.cert_file or target.cert_data:
+            self._load(context, target.cert_data or target.cert_file, target.key_data or target.key_file, target.origin)
+
+    @staticmethod
+    def _load(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str, place: str) -> None:
+        try:
+            load_pair(context, certificate, key)
+        except (ssl.SSLError, OSError, ValueError):
+            raise KubeconfigError(
+                f"{place}: the client certificate and its key cannot be used; both must be PEM, the key without a "
+                "password, and belong together"
+            ) from None
+
+
+def load_pair(context: ssl.SSLContext, certificate: bytes | str, key: Secret | str) -> None:
+    """Give a context a certificate and its key, each inline or by file. OpenSSL reads pairs from files only: what came
+    inline goes into files in memory, where the system has such, so that no disk ever sees the key."""
+    with ExitStack() as files:
+        cert_file = certificate if isinstance(certificate, str) else files.enter_context(_file(certificate))
+        key_file = key if isinstance(key, str) else files.enter_context(_file(key.reveal().encode("latin-1")))
+        context.load_cert_chain(cert_file, key_file, password=_no_password)
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal, which nobody would answer."""
+    return ""
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """The path of a file with this content, readable for its owner alone, which goes with the block."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        with open(os.memfd_create("bayplan"), "wb", buffering=0) as memory:
+            memory.write(content)
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
+        file.write(content)
+        yield file.name
+
+
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None where there is none."""
+    if not path:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,1 @@
+"""Informers: paged lists, watches, decoding and backoff."""

@@ -1,1 +1,0 @@
-"""What happens to an object between reading and storing it: defaults, admission, strategies, validation."""

@@ -1,8 +1,0 @@
-"""Objects as rows of a Table: which columns a kind has, and what stands in them."""
-
-from __future__ import annotations
-
-from bayplan.cluster.tables.ages import age, age_of
-from bayplan.cluster.tables.rows import cells, columns, row_conditions
-
-__all__ = ["age", "age_of", "cells", "columns", "row_conditions"]

@@ -1,0 +1,1 @@
+"""Text formats: YAML, JSON, Go text, quantities and cron schedules."""

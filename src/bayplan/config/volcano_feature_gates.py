@@ -1,0 +1,131 @@
+"""Which feature gates do Volcano's programs know, and which were turned?
+
+Asked once at start with the texts of `--feature-gates`. A name that Volcano does not know is refused in its words. One
+gate turns something here; that another one was turned and nothing came of it is told, so that nobody believes it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bayplan.codec.go_flags import go_bool, go_strings
+from bayplan.config.feature_gates import LOCKED_ON
+
+QUEUE_ADMISSION = "SchedulingGatesQueueAdmission"
+"""Pods that ask for it are held by a gate until their queue has room: the webhook adds it, the scheduler removes it."""
+
+_DEFAULTS = {
+    "WorkLoadSupport": True,
+    "VolcanoJobSupport": True,
+    "PodDisruptionBudgetsSupport": True,
+    "QueueCommandSync": True,
+    "PriorityClass": True,
+    "CSIStorage": False,
+    "ResourceTopology": True,
+    "CronVolcanoJobSupport": True,
+    QUEUE_ADMISSION: False,
+}
+VOLCANO_GATES = frozenset(_DEFAULTS)
+"""Those that Kubernetes does not have."""
+
+_NAMES = """
+APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine AggregatedDiscoveryRemoveBetaType
+AllAlpha AllBeta AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+AllowOverwriteTerminationGracePeriodSeconds AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs
+AllowServiceLBStatusOnNonLB AllowUnsafeMalformedObjectDeletion AnonymousAuthConfigurableEndpoints AnyVolumeDataSource
+AtomicFIFO AuthorizeNodeWithSelectors AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors
+BtreeWatchCache CBORServingAndStorage CPUManagerPolicyAlphaOptions CPUManagerPolicyBetaOptions CPUManagerPolicyOptions
+CRIListStreaming CSIMigrationPortworx CSIServiceAccountTokenSecrets CSIVolumeHealth
+ChangeContainerStatusOnKubeletRestart ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowCBOR
+ClientsAllowTLSCacheGC ClientsPreferCBOR ClusterTrustBundle ClusterTrustBundleProjection ComponentFlagz
+ComponentStatusz ConcurrentWatchObjectDecode ConsistentListFromCache ConstrainedImpersonation ContainerCheckpoint
+ContainerRestartRules ContainerStopSignals ContextualLogging CoordinatedLeaderElection CronJobsScheduledAnnotation
+CrossNamespaceVolumeDataSource CustomCPUCFSQuotaPeriod DRAAdminAccess DRAConsumableCapacity DRADeviceBindingConditions
+DRADeviceTaintRules DRADeviceTaints DRAExtendedResource DRAListTypeAttributes DRANodeAllocatableResources
+DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus DRAResourceClaimGranularStatusAuthorization
+DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims DeclarativeValidation
+DeclarativeValidationBeta DeclarativeValidationTakeover DeploymentReplicaSetTerminatingReplicas
+DetectCacheInconsistency DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion
+DynamicResourceAllocation EnvFiles EventedPLEG ExecProbeTimeout ExtendWebSocketsToKubelet
+ExternalServiceAccountTokenSigner GangScheduling GenericWorkload GitRepoVolumeDriver GracefulNodeShutdown
+GracefulNodeShutdownBasedOnPodPriority HPAConfigurableTolerance HPAScaleToZero HonorPVReclaimPolicy HostnameOverride
+ImageMaximumGCAge ImageVolume ImageVolumeWithDigest InOrderInformers InOrderInformersBatchProcess
+InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScaling InPlacePodVerticalScalingAllocatedStatus
+InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
+InPlacePodVerticalScalingInitContainers InTreePluginPortworxUnregister InformerResourceVersion JobBackoffLimitPerIndex
+JobManagedBy JobPodReplacementPolicy JobSuccessPolicy KMSv1 KubeletCgroupDriverFromCRI KubeletCrashLoopBackOffMax
+KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz KubeletInUserNamespace KubeletPSI
+KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletPodResourcesListUseActivePods
+KubeletRegistrationGetOnExistsOnly KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders
+KubeletTracing ListFromCacheSnapshot LoadBalancerIPMode LocalStorageCapacityIsolationFSQuotaMonitoring
+LogarithmicScaleDown LoggingAlphaOptions LoggingBetaOptions LoggingStableOptions ManifestBasedAdmissionControlConfig
+MatchLabelKeysInPodAffinity MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge
+MaxUnavailableStatefulSet MemoryManager MemoryQoS MultiCIDRServiceAllocator MutableCSINodeAllocatableCount
+MutablePVNodeAffinity MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs
+MutatingAdmissionPolicy MyFeature NFTablesProxyMode NativeHistograms NodeDeclaredFeatures
+NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap NominatedNodeNameForExpectation OpenAPIEnums
+OpportunisticBatching OrderedNamespaceDeletion PLEGOnDemandRelist PersistentVolumeClaimUnusedSinceTime
+PodAndContainerStatsFromCRI PodCertificateRequest PodDeletionCost PodIndexLabel PodLevelResourceManagers
+PodLevelResources PodLifecycleSleepAction PodLifecycleSleepActionAllowZero PodLogsQuerySplitStreams
+PodObservedGenerationTracking PodReadyToStartContainersCondition PodSchedulingReadiness PodTopologyLabelsAdmission
+PodsAPI PortForwardWebsockets PreferSameTrafficDistribution PreventStaticPodAPIReferences
+ProbeHostPodSecurityStandards ProcMountType QOSReserved RecoverVolumeExpansionFailure RecursiveReadOnlyMounts
+ReduceDefaultCrashLoopBackOffDecay RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
+RelaxedServiceNameValidation ReloadKubeletServerCertificateFile RemoteRequestHeaderUID
+ResilientWatchCacheInitialization ResourceHealthStatus ResourceHealthStatusMessage
+RestartAllContainersOnContainerExits RetryGenerateName RotateKubeletServerCertificate RuntimeClassInImageCriApi
+SELinuxChangePolicy SELinuxMount SELinuxMountReadWriteOncePod SchedulerAsyncAPICalls SchedulerAsyncPreemption
+SchedulerPopFromBackoffQ SchedulerQueueingHints SeparateCacheWatchRPC SeparateTaintEvictionController
+ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI ServiceAccountTokenNodeBinding
+ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo ServiceCIDRStatusFieldWiping
+ServiceTrafficDistribution ShardedListAndWatch SidecarContainers SizeBasedListCostEstimate SizeMemoryBackedVolumes
+StaleControllerConsistencyDaemonSet StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+StaleControllerConsistencyStatefulSet StatefulSetAutoDeletePVC StatefulSetSemanticRevisionComparison
+StorageCapacityScoring StorageNamespaceIndex StorageVersionAPI StorageVersionHash StorageVersionMigrator
+StreamingCollectionEncodingToJSON StreamingCollectionEncodingToProtobuf StrictCostEnforcementForVAP
+StrictCostEnforcementForWebhooks StrictIPCIDRValidation StructuredAuthenticationConfiguration
+StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
+StructuredAuthorizationConfiguration SupplementalGroupsPolicy TaintTolerationComparisonOperators
+TokenRequestServiceAccountUIDValidation TopologyAwareHints TopologyAwareWorkloadScheduling
+TopologyManagerPolicyAlphaOptions TopologyManagerPolicyBetaOptions TopologyManagerPolicyOptions
+TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
+UnlockWhileProcessingFIFO UserNamespacesHostNetworkSupport UserNamespacesPodSecurityStandards UserNamespacesSupport
+VolumeAttributesClass VolumeLimitScaling WatchCacheInitializationPostStartHook WatchFromStorageWithoutResourceVersion
+WatchList WatchListClient WinDSR WinOverlay WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork
+WorkloadAwarePreemption WorkloadWithJob
+"""
+_OF_KUBERNETES = frozenset(_NAMES.split())
+"""Volcano's programs are linked with Kubernetes, so they take its gates, too; those of 1.34 to 1.36."""
+
+
+def go_volcano_gates(text: str) -> tuple[tuple[str, bool], ...]:
+    """What `Gate=true,Other=false` turns; `ValueError` in the words of Volcano's library where it cannot be meant."""
+    return tuple(_gate(each.strip()) for each in go_strings(text) if each.strip())
+
+
+def queues_admit(given: Iterable[tuple[str, bool]]) -> bool:
+    """Whether pods are held by a gate until their queue has room."""
+    return dict(given).get(QUEUE_ADMISSION, _DEFAULTS[QUEUE_ADMISSION])
+
+
+def gates_without_effect(given: Iterable[tuple[str, bool]], *, none: bool = False) -> Iterator[str]:
+    """A sentence for each gate that was turned in vain; `none`: of a program in which none turns anything."""
+    for name, on in dict(given).items():
+        turned = name not in _DEFAULTS or on != _DEFAULTS[name]
+        if turned and (none or name != QUEUE_ADMISSION):
+            yield f"feature gate {name} has no effect here"
+
+
+def _gate(text: str) -> tuple[str, bool]:
+    name, equals, value = (each.strip() for each in text.partition("="))
+    if not equals:
+        raise ValueError(f"missing bool value for {name}")
+    try:
+        on = go_bool(value)
+    except ValueError as fault:
+        raise ValueError(f"invalid value of {name}={value}, err: {fault}") from None
+    if name not in _DEFAULTS and name not in _OF_KUBERNETES:
+        raise ValueError(f"unrecognized feature gate: {name}")
+    if name in LOCKED_ON and not on:
+        raise ValueError(f"cannot set feature gate {name} to {value}, feature is locked to true")
+    return name, on

@@ -1,0 +1,1 @@
+"""Garbage collector, namespace controller and TTL-after-finished controller."""

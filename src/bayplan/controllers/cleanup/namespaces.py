@@ -1,0 +1,169 @@
+"""Is a namespace that is deleted empty? Deletes everything in it, pods first, and then lets it go.
+
+Nothing is watched but namespaces: a deletion is rare, and asks the server for each kind what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import msgspec
+
+from bayplan.client import Resource
+from bayplan.client.discovery.preferred_resources import KindsThere, Offer, kinds_there
+from bayplan.controllers.core.api_types import NAMESPACES, Tree, Whole
+from bayplan.controllers.core.controller import Controller
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.errors import ApiError, BayplanError, Conflict, NotFound
+from bayplan.objects.meta import KubeObject, whole_time
+
+FINALIZER = "kubernetes"
+LOOK_AGAIN_S = 0.5
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    items: tuple[KubeObject, ...] = ()
+
+
+class Namespaces(Controller):
+    """Empties namespaces that are deleted."""
+
+    name = "namespace-controller"
+    workers = 10
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.namespaces = self.feed(NAMESPACES, Whole)
+        self.namespaces.listen(self._on_namespace)
+
+    def _on_namespace(self, _: Whole | None, new: Whole | None) -> None:
+        if new is not None and new.terminating:
+            self.enqueue(None, new)
+
+    async def sync(self, key: Key) -> float | None:
+        found = self.namespaces.get(*key)
+        if found is None or not found.terminating or FINALIZER not in (found.spec.get("finalizers") or ()):
+            return None
+        there = await kinds_there(self.client)
+        wanted = {"list", "delete"}
+        offers = [each for each in there.offers if each.resource.namespaced and wanted <= each.verbs]
+        pods = [each for each in offers if (each.resource.group, each.resource.plural) == ("", "pods")]
+        left, faults = await self._emptied(found.name, pods)
+        if not left and not faults:
+            others = [each for each in offers if each not in pods]
+            left, faults = await self._emptied(found.name, others)
+        if left or faults or there.failed:
+            await self._tell(found, there, left, faults)
+            return LOOK_AGAIN_S
+        await self._let_go(found)
+        return None
+
+    async def _emptied(self, namespace: str, offers: list[Offer]) -> tuple[dict[str, list[KubeObject]], list[str]]:
+        """What is left of these kinds after everything was asked to go, and what went wrong."""
+        answers = await asyncio.gather(*(self._empty(namespace, each) for each in offers), return_exceptions=True)
+        left: dict[str, list[KubeObject]] = {}
+        faults: list[str] = []
+        for offer, answer in zip(offers, answers, strict=True):
+            if isinstance(answer, BayplanError):
+                faults.append(str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer:
+                left[_word(offer.resource)] = answer
+        return left, faults
+
+    async def _empty(self, namespace: str, offer: Offer) -> list[KubeObject]:
+        items = await self._list(namespace, offer.resource)
+        living = [each for each in items if each.metadata.deletion_timestamp is None]
+        if not living:
+            return items
+        if "deletecollection" in offer.verbs:
+            body = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
+            await self.client.transport.request("DELETE", offer.resource.path(namespace), body)
+        else:
+            for each in living:
+                await self.delete(offer.resource, each, propagation="Background")
+        return await self._list(namespace, offer.resource)
+
+    async def _list(self, namespace: str, resource: Resource) -> list[KubeObject]:
+        try:
+            answer = await self.client.transport.request("GET", resource.path(namespace))
+        except ApiError as fault:
+            if isinstance(fault, NotFound) or fault.code == 405:
+                return []
+            raise
+        return list(msgspec.json.decode(answer.body, type=_Listed).items)
+
+    async def _let_go(self, found: Whole) -> None:
+        whole = await self.client.get_raw(NAMESPACES, "", found.name)
+        if whole["metadata"]["uid"] != found.uid:
+            return
+        kept = [each for each in whole["spec"].get("finalizers") or () if each != FINALIZER]
+        whole["spec"]["finalizers"] = kept
+        try:
+            await self.client.update(NAMESPACES, whole, subresource="finalize")
+        except (Conflict, NotFound):
+            self.enqueue(None, found)
+
+    async def _tell(
+        self, found: Whole, there: KindsThere, left: dict[str, list[KubeObject]], faults: list[str]
+    ) -> None:
+        """What keeps the namespace, as conditions."""
+        now = self.clock.now()
+        status = {**found.status, "conditions": conditions(found, there, left, faults, now)}
+        if status["conditions"] != found.status.get("conditions"):
+            await self.write_status(NAMESPACES, found, status)
+
+
+def conditions(
+    found: Whole, there: KindsThere, left: dict[str, list[KubeObject]], faults: list[str], now: datetime
+) -> list[Tree]:
+    """Upstream's five conditions of a namespace that ends."""
+    counts = ", ".join(f"{name} has {len(items)} resource instances" for name, items in sorted(left.items()))
+    finalizers: dict[str, int] = {}
+    for items in left.values():
+        for item in items:
+            for name in item.metadata.finalizers:
+                finalizers[name] = finalizers.get(name, 0) + 1
+    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
+    told: tuple[Tree, ...] = (
+        _told("NamespaceDeletionDiscoveryFailure", ", ".join(there.failed), "DiscoveryFailed", "ResourcesDiscovered"),
+        _told("NamespaceDeletionGroupVersionParsingFailure", "", "GroupVersionParsingFailed", "ParsedGroupVersions"),
+        _told("NamespaceDeletionContentFailure", "; ".join(faults), "ContentDeletionFailed", "ContentDeleted"),
+        _told("NamespaceContentRemaining", counts, "SomeResourcesRemain", "ContentRemoved"),
+        _told("NamespaceFinalizersRemaining", held, "SomeFinalizersRemain", "ContentHasNoFinalizers"),
+    )
+    before: dict[str, Tree] = {each["type"]: each for each in found.status.get("conditions") or ()}
+    made: list[Tree] = []
+    for each in told:
+        known = before.get(each["type"])
+        since = known["lastTransitionTime"] if known and known["status"] == each["status"] else whole_time(now)
+        made.append({**each, "lastTransitionTime": since})
+    return made
+
+
+_GOOD = {
+    "ResourcesDiscovered": "All resources successfully discovered",
+    "ParsedGroupVersions": "All legacy kube types successfully parsed",
+    "ContentDeleted": "All content successfully deleted, may be waiting on finalization",
+    "ContentRemoved": "All content successfully removed",
+    "ContentHasNoFinalizers": "All content-preserving finalizers finished",
+}
+_BAD = {
+    "DiscoveryFailed": "Discovery failed for some groups: ",
+    "ContentDeletionFailed": "Failed to delete all resource types: ",
+    "SomeResourcesRemain": "Some resources are remaining: ",
+    "SomeFinalizersRemain": "Some content in the namespace has finalizers remaining: ",
+    "GroupVersionParsingFailed": "",
+}
+
+
+def _told(kind: str, trouble: str, bad: str, good: str) -> Tree:
+    if trouble:
+        return {"type": kind, "status": "True", "reason": bad, "message": _BAD[bad] + trouble}
+    return {"type": kind, "status": "False", "reason": good, "message": _GOOD[good]}
+
+
+def _word(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}"

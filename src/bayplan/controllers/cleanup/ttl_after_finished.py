@@ -1,0 +1,54 @@
+"""When does a Job go that has ended? After the time that it names itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from bayplan.controllers.core.api_types import JOBS, Whole
+from bayplan.controllers.core.controller import Controller
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.workloads import job_status as sums
+
+
+class FinishedJobs(Controller):
+    """Deletes jobs some time after they have ended."""
+
+    name = "ttl-after-finished-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.jobs = self.feed(JOBS, Whole)
+        self.jobs.listen(self._on_job)
+
+    def _on_job(self, _: Whole | None, new: Whole | None) -> None:
+        if new is not None and new.spec.get("ttlSecondsAfterFinished") is not None and sums.finished(new):
+            self.enqueue(None, new)
+
+    async def sync(self, key: Key) -> float | None:
+        job = self.jobs.get(*key)
+        if job is None or job.terminating:
+            return None
+        ttl = job.spec.get("ttlSecondsAfterFinished")
+        ended = _ended(job)
+        if ttl is None or ended is None:
+            return None
+        left_s = int(ttl) - (self.clock.now() - ended).total_seconds()
+        if left_s > 0:
+            return left_s
+        await self.client.delete(
+            JOBS,
+            namespace=job.namespace,
+            name=job.name,
+            uid=job.uid,
+            resource_version=job.metadata.resource_version,
+            propagation="Foreground",
+        )
+        return None
+
+
+def _ended(job: Whole) -> datetime | None:
+    for kind in ("Complete", "Failed"):
+        found = sums.condition(job, kind)
+        if found is not None and found["status"] == "True":
+            return datetime.fromisoformat(found["lastTransitionTime"])
+    return None

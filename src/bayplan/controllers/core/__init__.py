@@ -1,0 +1,1 @@
+"""Controller base class, shared informers, owner references and object types that all controllers use."""

@@ -1,0 +1,1 @@
+"""Fake kubelet: registers nodes, renews leases and reports the status of pods that run nothing."""

@@ -1,0 +1,57 @@
+"""A cluster's worth of kubelets that run nothing: nodes that are Ready, pods that are Running, all of it told.
+
+Only an API client, so it serves any API server. Meant for tests, simulations and load: a thousand nodes cost some
+fifty small requests a second. Time and chance come from the client.
+
+    kubelet = FakeKubelet(client, count=100)
+    running = asyncio.create_task(kubelet.run())
+    await kubelet.ready()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from bayplan.client import Client
+from bayplan.controllers.kubelet.fake_nodes import RENEWALS_A_SECOND, FakeNodes
+from bayplan.controllers.kubelet.fake_pods import FakePods
+from bayplan.controllers.kubelet.node_template import NodeTemplate
+from bayplan.controllers.kubelet.pod_stages import PodHabits
+
+_USUAL = PodHabits()
+
+
+class FakeKubelet:
+    """Nodes made from a template, and whatever is bound to them."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        count: int = 0,
+        template: NodeTemplate | None = None,
+        first: int = 0,
+        nodes: Iterable[dict[str, Any]] = (),
+        leases: Client | None = None,
+        habits: PodHabits = _USUAL,
+        renewals_a_second: float = RENEWALS_A_SECOND,
+    ) -> None:
+        """`nodes`: manifests of further nodes, such as `nodes_of` makes of pools. `leases`: a client with a limit of
+        its own, so that no burst of pods makes nodes look dead."""
+        template = template or NodeTemplate()
+        manifests = [template.node(index) for index in range(first, first + count)]
+        manifests.extend(nodes)
+        self.nodes = FakeNodes(client, manifests, leases=leases or client, renewals_a_second=renewals_a_second)
+        self.pods = FakePods(client, self.nodes, habits=habits)
+
+    async def run(self) -> None:
+        """Keep everything going until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.nodes.run())
+            group.create_task(self.pods.run())
+
+    async def ready(self) -> None:
+        """Return when every node is registered, and Ready."""
+        await self.nodes.registered()

@@ -1,0 +1,191 @@
+"""Keeps fake nodes alive: registers them, renews their leases, keeps them Ready.
+
+Run by `fake_kubelet`. A node costs one request to register, one patch of its lease every ten to forty seconds (as many
+nodes as the rate allows: a thousand make 50 requests a second) and one of its conditions every five minutes. A node
+that somebody deletes is left alone until somebody makes it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from bayplan.client import LEASES, MERGE_PATCH, Client, Informer, resource_of
+from bayplan.client.work_queue import WorkQueue
+from bayplan.clock import LoopClock
+from bayplan.controllers.kubelet.node_status import (
+    LEASE_NAMESPACE,
+    LEASE_S,
+    conditions,
+    healthy,
+    lease,
+    renewal,
+)
+from bayplan.errors import AlreadyExists, NotFound
+from bayplan.objects.core import Node
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+
+log = logging.getLogger(__name__)
+
+NODES = resource_of(kind_of(Node))
+STATUS_S = 300.0
+RENEW_S = LEASE_S / 4
+RENEWALS_A_SECOND = 50.0
+_JITTER = 0.04
+
+
+def renew_interval_s(nodes: int, rate: float = RENEWALS_A_SECOND) -> float:
+    """How long between two renewals of one lease: a kubelet's time while that keeps the rate, at most the lease's."""
+    return min(max(RENEW_S, nodes / rate), float(LEASE_S))
+
+
+class FakeNodes:
+    """The nodes of one fake kubelet."""
+
+    def __init__(
+        self,
+        client: Client,
+        manifests: Iterable[dict[str, Any]],
+        *,
+        leases: Client,
+        renewals_a_second: float = RENEWALS_A_SECOND,
+    ) -> None:
+        self._client = client
+        self._lease_client = leases
+        self._clock: LoopClock = client.clock
+        self._chance: random.Random = client.chance
+        self._manifests = {each["metadata"]["name"]: each for each in manifests}
+        self._renew_s = renew_interval_s(len(self._manifests), renewals_a_second)
+        self._uids: dict[str, str] = {}
+        self._gone: set[str] = set()
+        self._new: set[str] = set()
+        self._registered = asyncio.Event()
+        self._nodes: WorkQueue[str] = WorkQueue("node", self._report, clock=self._clock, chance=self._chance)
+        self._leases: WorkQueue[str] = WorkQueue(
+            "node lease", self._renew, clock=self._clock, chance=self._chance, workers=8
+        )
+        self._informer: Informer = client.informer(NODES, self._on_change)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the node of this name is one of ours, and nobody has deleted it."""
+        return name in self._manifests and name not in self._gone
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._manifests.keys()
+
+    async def registered(self) -> None:
+        """Return when every node is there."""
+        await self._registered.wait()
+
+    async def run(self) -> None:
+        """Register and keep alive until cancelled."""
+        self._count()
+        for name in self._manifests:
+            self._nodes.add(name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run(), name="nodes")
+            group.create_task(self._nodes.run())
+            group.create_task(self._leases.run())
+
+    async def remove(self) -> None:
+        """Delete the nodes; their leases go with them."""
+        for name, uid in list(self._uids.items()):
+            with suppress(NotFound):
+                await self._client.delete(NODES, name=name, uid=uid)
+
+    # What others do to our nodes.
+
+    def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        name = (new or old or KubeObject()).name
+        if name not in self._manifests:
+            return
+        if new is None:
+            self._forget(name)
+        elif isinstance(new, Node) and (name in self._gone or (name in self._uids and not healthy(new))):
+            self._gone.discard(name)
+            self._nodes.add(name)
+
+    def _forget(self, name: str) -> None:
+        if self._uids.pop(name, None) is not None:
+            log.info("node %s was deleted; leaving it alone", name)
+        self._gone.add(name)
+        self._nodes.forget(name)
+        self._leases.forget(name)
+        self._count()
+
+    def _count(self) -> None:
+        if len(self._uids) + len(self._gone) >= len(self._manifests):
+            self._registered.set()
+
+    # What we tell of them.
+
+    async def _report(self, name: str) -> float | None:
+        """Register a node, or say that it is well."""
+        if name in self._gone:
+            return None
+        try:
+            if name in self._uids:
+                await self._tell(name, {})
+            else:
+                await self._register(name)
+        except NotFound:
+            self._forget(name)
+            return None
+        return self._jittered(STATUS_S)
+
+    async def _register(self, name: str) -> None:
+        manifest = self._manifests[name]
+        whole = {**manifest, "status": {**manifest["status"], "conditions": conditions(self._clock.now())}}
+        try:
+            uid = _uid(await self._client.create(NODES, whole))
+        except AlreadyExists:
+            meta = {key: manifest["metadata"].get(key) or {} for key in ("labels", "annotations")}
+            await self._client.patch(NODES, {"metadata": meta}, name=name)
+            uid = await self._tell(name, manifest["status"])
+        self._gone.discard(name)
+        self._uids[name] = uid
+        self._new.add(name)
+        self._leases.add(name)
+        self._count()
+
+    async def _tell(self, name: str, status: Mapping[str, Any]) -> str:
+        """Patch the node's status; returns its uid."""
+        seen = self._informer.store.get(("", name))
+        told = conditions(self._clock.now(), seen if isinstance(seen, Node) else None)
+        patch = {"status": {**status, "conditions": told}}
+        return _uid(await self._client.patch(NODES, patch, name=name, subresource="status"))
+
+    async def _renew(self, name: str) -> float | None:
+        if name not in self._uids:
+            return None
+        try:
+            patch = {"spec": renewal(self._clock.now())}
+            await self._lease_client.patch(LEASES, patch, namespace=LEASE_NAMESPACE, name=name, kind=MERGE_PATCH)
+        except NotFound:
+            await self._create_lease(name)
+        if name not in self._new:
+            return self._jittered(self._renew_s)
+        # What began together would stay together, a thousand requests at once: the first time is anywhere.
+        self._new.discard(name)
+        return self._renew_s * self._chance.random()
+
+    async def _create_lease(self, name: str) -> None:
+        uid = self._uids.get(name)
+        if uid is not None:  # else somebody deleted the node, and its lease with it
+            body = lease(name, uid, self._clock.now())
+            await self._lease_client.create(LEASES, body, namespace=LEASE_NAMESPACE)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * (1.0 + self._chance.random() * _JITTER)
+
+
+def _uid(answer: bytes) -> str:
+    return msgspec.json.decode(answer, type=Node).metadata.uid

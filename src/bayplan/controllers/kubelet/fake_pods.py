@@ -1,0 +1,169 @@
+"""Runs the pods of fake nodes: tells the API server what a kubelet would tell, when it would.
+
+Run by `fake_kubelet`. One watch over all pods that have a node and have not ended; a pod costs one patch when it
+starts, one when it ends and one request when it is deleted, also where it ends while it is being deleted; containers
+that crash cost three patches each time, and an event. What the API server refuses is tried again with growing delays; a
+pod that cannot be read is left out and never stops the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import platform
+from collections.abc import Container
+from dataclasses import replace
+
+from bayplan.client import CORE_EVENTS, Client, EventSink, Informer, Selection
+from bayplan.client.work_queue import WorkQueue
+from bayplan.controllers.core.api_types import PODS, SeenPod
+from bayplan.controllers.core.shared_informers import reference
+from bayplan.controllers.kubelet.pod_stages import PodHabits, annotation_problems
+from bayplan.controllers.kubelet.pod_sync import (
+    Annotate,
+    Memory,
+    Note,
+    Remove,
+    Report,
+    Wait,
+    next_step,
+)
+from bayplan.errors import Conflict, Invalid, NotFound
+from bayplan.objects.meta import KubeObject
+from bayplan.telemetry.events import WARNING, EventRecorder
+
+log = logging.getLogger(__name__)
+
+SELECTION = Selection(field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")
+
+Key = tuple[str, str]
+
+
+class FakePods:
+    """The pods of some nodes."""
+
+    def __init__(self, client: Client, nodes: Container[object], *, habits: PodHabits, workers: int = 16) -> None:
+        self._client = client
+        self._clock = client.clock
+        self._nodes = nodes
+        self._habits = habits
+        self._memories: dict[Key, Memory] = {}
+        self._done: dict[Key, str] = {}
+        """The version of each pod that was answered last: until the next one comes there is nothing to say."""
+        self._removed: set[str] = set()
+        """Uids of pods that we deleted and that the watch still shows."""
+        self._leaving: dict[Key, SeenPod] = {}
+        """Pods that were asked to go, and left the watch before we let them: they have ended, or are gone."""
+        self._queue: WorkQueue[Key] = WorkQueue(
+            "pod", self._work, clock=client.clock, chance=client.chance, workers=workers
+        )
+        self._events = EventSink(client, resource=CORE_EVENTS, senders=1)
+        self._voice = EventRecorder(
+            "kubelet", host=platform.node(), clock=client.clock, chance=client.chance, post=self._events.post
+        )
+        self._informer: Informer = client.informer(PODS, self._on_change, selection=SELECTION)
+
+    @property
+    def running(self) -> int:
+        """How many pods are looked after."""
+        return len(self._memories)
+
+    async def run(self) -> None:
+        """Look after pods until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run(), name="pods")
+            group.create_task(self._queue.run())
+            group.create_task(self._events.run(), name="events of pods")
+
+    def _on_change(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        if new is None:
+            if isinstance(old, SeenPod):
+                self._forget(old)
+        elif isinstance(new, SeenPod) and new.spec.node_name in self._nodes:
+            self._take(new)
+
+    def _take(self, pod: SeenPod) -> None:
+        key = (pod.namespace, pod.name)
+        memory = self._memories.get(key) or Memory(seen=self._clock.now())
+        if new := [each for each in annotation_problems(pod) if each not in memory.problems]:
+            memory = replace(memory, problems=memory.problems.union(new))
+            for problem in new:
+                log.warning("pod %s: %s", pod.key, problem)
+                self._say(pod, Note("BadAnnotation", problem))
+        if pod.terminating and memory.stopping is None:
+            memory = replace(memory, stopping=self._clock.now())
+        self._memories[key] = memory
+        self._queue.add(key)
+
+    def _forget(self, pod: SeenPod) -> None:
+        key = (pod.namespace, pod.name)
+        memory = self._memories.pop(key, None)
+        self._done.pop(key, None)
+        self._queue.forget(key)
+        was_stopping = memory is not None and (memory.stopping is not None or pod.terminating)
+        if was_stopping and pod.uid not in self._removed:
+            self._leaving[key] = pod
+            self._queue.add(key)
+        self._removed.discard(pod.uid)
+
+    async def _work(self, key: Key) -> float | None:
+        """Do the next thing for a pod as it is now."""
+        if (leaving := self._leaving.get(key)) is not None:
+            await self._remove(leaving)
+        pod, memory = self._informer.store.get(key), self._memories.get(key)
+        if not isinstance(pod, SeenPod) or memory is None:
+            return None
+        step = next_step(pod, now=self._clock.now(), memory=memory, habits=self._habits)
+        if isinstance(step, Wait):
+            return step.seconds
+        version = pod.metadata.resource_version
+        if step is None or self._done.get(key) == version:
+            return None
+        try:
+            await self._do(pod, step)
+        except (NotFound, Conflict):
+            return None  # gone, or another pod of this name: the watch tells which
+        if key in self._memories:
+            self._done[key] = version
+        return None
+
+    async def _do(self, pod: SeenPod, step: Report | Annotate | Remove) -> None:
+        if isinstance(step, Annotate):
+            body = {"metadata": {"uid": pod.uid, "annotations": step.annotations}}
+            await self._client.patch(PODS, body, namespace=pod.namespace, name=pod.name)
+            return
+        if step.status is not None:
+            await self._tell(pod, step.status)
+        if isinstance(step, Remove):
+            await self._remove(pod)
+            return
+        for note in step.notes:
+            self._say(pod, note)
+        key = (pod.namespace, pod.name)
+        if key in self._memories:
+            self._memories[key] = replace(self._memories[key], **step.remember)
+
+    async def _remove(self, pod: SeenPod) -> None:
+        """A pod that was asked to go has stopped."""
+        key = (pod.namespace, pod.name)
+        with contextlib.suppress(NotFound, Conflict):  # gone, or another one of this name
+            await self._client.delete(PODS, namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=0)
+        if (leaving := self._leaving.get(key)) is not None and leaving.uid == pod.uid:
+            del self._leaving[key]
+        elif (shown := self._informer.store.get(key)) is not None and shown.metadata.uid == pod.uid:
+            self._removed.add(pod.uid)
+
+    def _say(self, pod: SeenPod, note: Note) -> None:
+        about = reference(PODS, pod)
+        self._voice.event(about, type=WARNING, reason=note.reason, action="", note=note.text)
+
+    async def _tell(self, pod: SeenPod, status: dict[str, object]) -> None:
+        patch = {"metadata": {"uid": pod.uid}, "status": status}
+        try:
+            await self._client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")
+        except Invalid as refusal:
+            if "metadata.uid" not in str(refusal):
+                raise
+            # Another pod of this name: the watch brings it.
+            raise NotFound(str(refusal), code=refusal.code) from None

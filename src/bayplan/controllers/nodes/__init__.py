@@ -1,0 +1,1 @@
+"""Node lifecycle and taint eviction controllers."""

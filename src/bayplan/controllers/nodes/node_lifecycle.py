@@ -1,0 +1,189 @@
+"""Is every node alive? Listens to leases, calls nodes that are silent unknown, and keeps the taints that say so.
+
+A renewal costs two dictionary writes; a node is looked at when its grace is over or when it changes. Pods are driven
+off one node every ten seconds in a zone, more slowly where most of a large zone is down, and not at all where
+everything is: then it is more likely us who cannot see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+from bayplan.client import STRATEGIC_PATCH
+from bayplan.controllers.core.api_types import (
+    NODE_LEASES,
+    NODES,
+    PODS,
+    SeenPod,
+    Whole,
+)
+from bayplan.controllers.core.controller import Controller
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.kubelet.node_pools import REGION_LABEL, ZONE_LABEL
+from bayplan.controllers.kubelet.node_status import LEASE_NAMESPACE
+from bayplan.controllers.nodes.node_health import (
+    NO_EXECUTE,
+    down,
+    readiness,
+    silent_conditions,
+    wanted_taints,
+    with_taints,
+)
+from bayplan.errors import NotFound
+from bayplan.objects.core import Node
+from bayplan.objects.meta import whole_time
+
+GRACE_S = 50.0
+STARTUP_GRACE_S = 60.0
+"""What a node has that never said how it is: whoever made it may be starting it."""
+EVICTIONS_EACH_S = 10.0
+SLOW_EVICTIONS_EACH_S = 100.0
+LARGE_ZONE = 50
+UNHEALTHY_SHARE = 0.55
+
+
+class NodeLifecycle(Controller):
+    """Keeps conditions and taints of nodes true to what is heard of them."""
+
+    name = "node-lifecycle-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.nodes = self.feed(NODES, Node)
+        self.leases = self.feed(NODE_LEASES, Whole)
+        self.pods = self.feed(PODS, SeenPod)
+        self._on_node_name = self.pods.index("node", lambda pod: pod.spec.node_name)
+        self._heard: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._next_eviction: dict[str, float] = {}
+        self._sizes: Counter[str] = Counter()
+        self._down: dict[str, str] = {}
+        """Nodes that are not ready, each with its zone."""
+        self._blind = False
+        """Whether nothing is heard of any node."""
+        self.nodes.listen(self._on_node)
+        self.leases.listen(self._on_lease)
+
+    @classmethod
+    def component(cls) -> str:
+        return "node-controller"
+
+    # What is heard.
+
+    def _on_lease(self, old: Whole | None, new: Whole | None) -> None:
+        if new is None or new.namespace != LEASE_NAMESPACE:
+            return
+        if old is None or old.spec.get("renewTime") != new.spec.get("renewTime"):
+            self._heard[new.name] = self.clock.monotonic_s()
+            if new.name in self._down:
+                self.queue.add(("", new.name))
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        item = new if new is not None else old
+        assert item is not None
+        name = item.name
+        if old is not None:
+            self._sizes[_zone(old)] -= 1
+            self._down.pop(name, None)
+        if new is None:
+            for table in (self._heard, self._since):
+                table.pop(name, None)
+            self.queue.forget(("", name))
+            return
+        self._sizes[_zone(new)] += 1
+        if down(new):
+            self._down[name] = _zone(new)
+        if old is None:
+            self._since[name] = self.clock.monotonic_s()
+            note = f"Node {name} event: Registered Node {name} in Controller"
+            self.say(NODES, new, "RegisteredNode", note)
+        if old is None or old.status.conditions != new.status.conditions:
+            self._heard[name] = self.clock.monotonic_s()
+        if old is None or _looks(old) != _looks(new):
+            self.queue.add(("", name))
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """When everything is down, or no longer is, every node that is has to be looked at."""
+        blind = len(self._down) >= len(self.nodes) > 0
+        if blind != self._blind:
+            self._blind = blind
+            for name in self._down:
+                self.queue.add(("", name))
+
+    # What is done.
+
+    async def sync(self, key: Key) -> float | None:
+        node = self.nodes.get(*key)
+        if node is None:
+            return None
+        silent_s = self.clock.monotonic_s() - self._heard.get(node.name, self._since.get(node.name, 0.0))
+        grace_s = GRACE_S if readiness(node) else STARTUP_GRACE_S
+        now = self.clock.now()
+        if silent_s >= grace_s and (told := silent_conditions(node, now)):
+            await self._tell_silence(node, told)
+            return None  # the watch brings the node back, for its taints
+        wait_s = self._eviction_wait_s(node)
+        taints = with_taints(node, wanted_taints(node, evicting=wait_s == 0.0, at_all=not self._blind), now)
+        if taints is not None:
+            await self.write(NODES, node, {"spec": {"taints": taints or None}})
+            if any(each["effect"] == NO_EXECUTE for each in taints) and wait_s == 0.0:
+                self._next_eviction[_zone(node)] = self.clock.monotonic_s() + self._pace_s(_zone(node))
+        if down(node):
+            await self._mark_pods(node)
+        return min(grace_s - silent_s if silent_s < grace_s else grace_s, wait_s or grace_s)
+
+    async def _tell_silence(self, node: Node, told: list[dict[str, object]]) -> None:
+        meta = {"resourceVersion": node.metadata.resource_version}
+        with suppress(NotFound):
+            await self.client.patch(
+                NODES,
+                {"metadata": meta, "status": {"conditions": told}},
+                name=node.name,
+                subresource="status",
+                kind=STRATEGIC_PATCH,
+            )
+            self.say(NODES, node, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+
+    async def _mark_pods(self, node: Node) -> None:
+        """Pods on a node that is not ready serve nobody."""
+        moment = whole_time(self.clock.now())
+        for pod in self._on_node_name.get(node.name):
+            if not pod.ready or pod.finished:
+                continue
+            told = {"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": moment}
+            patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [told]}}
+            with suppress(NotFound):
+                await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, subresource="status")
+            self.say(PODS, pod, "NodeNotReady", "Node is not ready", warning=True)
+
+    # How fast nodes may be emptied.
+
+    def _eviction_wait_s(self, node: Node) -> float:
+        """How long until pods may be driven off this node; 0 for now, or for a node that is not down."""
+        if not down(node):
+            return 0.0
+        pace_s = self._pace_s(_zone(node))
+        if pace_s == float("inf"):
+            return GRACE_S
+        return max(0.0, self._next_eviction.get(_zone(node), 0.0) - self.clock.monotonic_s())
+
+    def _pace_s(self, zone: str) -> float:
+        if self._blind:
+            return float("inf")
+        size = self._sizes[zone]
+        silent = sum(1 for each in self._down.values() if each == zone)
+        if silent > 2 and size and silent / size >= UNHEALTHY_SHARE:
+            return SLOW_EVICTIONS_EACH_S if size > LARGE_ZONE else float("inf")
+        return EVICTIONS_EACH_S
+
+
+def _zone(node: Node) -> str:
+    return f"{node.labels.get(REGION_LABEL, '')}:{node.labels.get(ZONE_LABEL, '')}"
+
+
+def _looks(node: Node) -> tuple[object, ...]:
+    """What decides on a node's taints."""
+    told = tuple((each.type, each.status) for each in node.status.conditions)
+    return told, node.spec.taints, node.spec.unschedulable

@@ -1,0 +1,1 @@
+"""Controllers of disruption budgets, resource quotas and the objects that every namespace has."""

@@ -1,0 +1,81 @@
+"""What does a typed object count for in a ResourceQuota, and is a pod within its scopes?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.controllers.core.api_types import SeenPod, Tree, Whole
+from bayplan.objects import quotas
+from bayplan.objects.quotas import Amounts, PodTraits, compute_usage, in_scope, number, storage_usage
+from bayplan.objects.resources import pod_limits, pod_requests
+from bayplan.objects.volumes import PersistentVolumeClaim
+
+PLAIN = frozenset(
+    {"pods", "services", "secrets", "configmaps", "resourcequotas", "replicationcontrollers", "persistentvolumeclaims"}
+)
+"""Kinds that a quota may name without `count/`."""
+
+
+def pod_usage(pod: SeenPod) -> Amounts:
+    """A pod that has ended is one object still, and holds nothing."""
+    if pod.finished:
+        return {"count/pods": number(1)}
+    found: Amounts = {"count/pods": number(1), "pods": number(1)}
+    return found | compute_usage(pod_requests(pod), pod_limits(pod))
+
+
+def claim_usage(claim: PersistentVolumeClaim) -> Amounts:
+    found: Amounts = {"count/persistentvolumeclaims": number(1), "persistentvolumeclaims": number(1)}
+    size = claim.spec.resources.requests.get("storage")
+    return found | storage_usage(claim.spec.storage_class_name, None if size is None else parse_quantity(size))
+
+
+def service_usage(service: Whole) -> Amounts:
+    return {"count/services": number(1), "services": number(1), **quotas.service_usage(service.spec)}
+
+
+# Which pods a quota means.
+
+
+def scopes_of(quota: Whole) -> list[Tree]:
+    return [dict(scope) for scope in quotas.scopes_of(quota.spec)]
+
+
+def in_scopes(pod: SeenPod, scopes: Iterable[Tree]) -> bool:
+    traits = PodTraits(
+        ends=pod.spec.active_deadline_seconds is not None,
+        best_effort=_best_effort(pod),
+        priority_class=pod.spec.priority_class_name,
+        crosses_namespaces=_crosses_namespaces(pod),
+    )
+    return all(in_scope(each, traits) for each in scopes)
+
+
+def _best_effort(pod: SeenPod) -> bool:
+    """Whether the pod asks for nothing."""
+    wholes = [pod.spec.resources] if pod.spec.resources is not None else []
+    each = [*wholes, *(container.resources for container in (*pod.spec.containers, *pod.spec.init_containers))]
+    return not any(_asks(part.requests) or _asks(part.limits) for part in each)
+
+
+def _asks(amounts: Mapping[str, object]) -> bool:
+    return any(parse_quantity(str(amounts[name])).sign() > 0 for name in ("cpu", "memory") if name in amounts)
+
+
+def _crosses_namespaces(pod: SeenPod) -> bool:
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return False
+    for side in (affinity.pod_affinity, affinity.pod_anti_affinity):
+        terms = [*side.required, *(each.pod_affinity_term for each in side.preferred)] if side is not None else []
+        if any(term.namespaces or term.namespace_selector is not None for term in terms):
+            return True
+    return False
+
+
+def added(total: Amounts, more: Mapping[str, Quantity]) -> None:
+    """Add what the total has a name for."""
+    for name, amount in more.items():
+        if name in total:
+            total[name] = total[name].add(amount)

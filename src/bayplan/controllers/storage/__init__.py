@@ -1,0 +1,1 @@
+"""PersistentVolume binder and the protection of claims and volumes in use."""

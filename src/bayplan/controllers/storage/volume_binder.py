@@ -1,0 +1,319 @@
+"""Which volume has a claim? Binds the two to each other, makes volumes of our own class, and gives them back.
+
+Claims of a class that waits for the first consumer are left to the scheduler, which promises a volume or names a node;
+others get the smallest volume that fits. Volumes of the class `bayplan.dev/hostpath` are made here: nothing is behind
+them. A claim costs a walk over the volumes of its class.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from bayplan.client import Client
+from bayplan.controllers.core.api_types import (
+    CLAIMS,
+    CLASSES,
+    VOLUMES,
+    SeenClass,
+    SeenVolume,
+    Tree,
+)
+from bayplan.controllers.core.controller import Controller
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.errors import AlreadyExists, NotFound
+from bayplan.objects.volumes import PersistentVolumeClaim
+from bayplan.volumes.errors import VolumeError
+from bayplan.volumes.volume_matcher import HOST_PATH_PROVISIONER, Candidates, is_promised
+
+DEFAULT_MARK = "storageclass.kubernetes.io/is-default-class"
+COMPLETED = "pv.kubernetes.io/bind-completed"
+BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
+BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+DEFAULT_CLASS: Tree = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "standard", "annotations": {DEFAULT_MARK: "true"}},
+    "provisioner": HOST_PATH_PROVISIONER,
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+_NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
+_LOST = "Bound claim has lost its PersistentVolume. Data on the volume is lost!"
+_EXTERNAL = (
+    "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system "
+    "administrator. If volume creation is delayed, please verify that the provisioner is running and correctly "
+    "registered."
+)
+Claim = PersistentVolumeClaim
+
+
+async def make_default_class(client: Client) -> None:
+    """The class `standard` of volumes with nothing behind them, for clusters that have none."""
+    try:
+        await client.create(CLASSES, DEFAULT_CLASS)
+    except AlreadyExists:
+        return
+
+
+class VolumeBinder(Controller):
+    """Binds claims to volumes. A key without a namespace is a volume's."""
+
+    name = "persistentvolume-binder-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.claims = self.feed(CLAIMS, Claim)
+        self.volumes = self.feed(VOLUMES, SeenVolume)
+        self.classes = self.feed(CLASSES, SeenClass)
+        self._unbound: set[Key] = set()
+        self._of_class: dict[str, set[str]] = defaultdict(set)
+        self.claims.listen(self._on_claim)
+        self.volumes.listen(self._on_volume)
+        self.classes.listen(self._on_class)
+
+    @classmethod
+    def component(cls) -> str:
+        return "persistentvolume-controller"
+
+    # What is heard.
+
+    def _on_claim(self, old: Claim | None, new: Claim | None) -> None:
+        item = new if new is not None else old
+        assert item is not None
+        key = (item.namespace, item.name)
+        if new is None or new.status.phase == "Bound":
+            self._unbound.discard(key)
+        else:
+            self._unbound.add(key)
+        self.queue.add(key)
+        if item.spec.volume_name:
+            self.queue.add(("", item.spec.volume_name))
+
+    def _on_volume(self, old: SeenVolume | None, new: SeenVolume | None) -> None:
+        for item in (old, new):
+            if item is not None and item.spec.claim_ref is not None:
+                self.queue.add((item.spec.claim_ref.namespace, item.spec.claim_ref.name))
+        if old is not None:
+            self._of_class[old.spec.storage_class_name].discard(old.name)
+        if new is None:
+            return
+        self._of_class[new.spec.storage_class_name].add(new.name)
+        self.queue.add(("", new.name))
+        if new.status.phase == "Available" and (old is None or old.status.phase != "Available"):
+            self._wake_unbound()
+
+    def _on_class(self, _: SeenClass | None, __: SeenClass | None) -> None:
+        self._wake_unbound()
+
+    def _wake_unbound(self) -> None:
+        for key in self._unbound:
+            self.queue.add(key)
+
+    async def sync(self, key: Key) -> float | None:
+        if not key[0]:
+            await self._sync_volume(key[1])
+            return None
+        claim = self.claims.get(*key)
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            return None
+        if COMPLETED in claim.metadata.annotations:
+            await self._sync_bound(claim)
+        elif claim.spec.volume_name:
+            await self._sync_named(claim)
+        else:
+            await self._sync_unbound(claim)
+        return None
+
+    # Claims.
+
+    async def _sync_unbound(self, claim: Claim) -> None:
+        if claim.spec.storage_class_name is None:
+            default = self._default_class()
+            if default is not None:
+                await self.write(CLAIMS, claim, {"spec": {"storageClassName": default.name}})
+                return
+        name = claim.spec.storage_class_name or ""
+        storage_class = self.classes.get("", name) if name else None
+        waits = storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer"
+        volume = self._found(claim, promised_only=waits)
+        if volume is not None:
+            await self._bind(volume, claim)
+            return
+        await self._pend(claim)
+        if waits and SELECTED_NODE not in claim.metadata.annotations:
+            note = "waiting for first consumer to be created before binding"
+            self.say(CLAIMS, claim, "WaitForFirstConsumer", note)
+        elif not name:
+            self.say(CLAIMS, claim, "FailedBinding", _NO_CLASS)
+        elif storage_class is None:
+            note = f'storageclass.storage.k8s.io "{name}" not found'
+            self.say(CLAIMS, claim, "ProvisioningFailed", note, warning=True)
+        else:
+            await self._provision(claim, storage_class)
+
+    def _default_class(self) -> SeenClass | None:
+        found = [each for each in self.classes.all() if each.metadata.annotations.get(DEFAULT_MARK) == "true"]
+        return max(found, key=lambda each: (str(each.metadata.creation_timestamp), each.name), default=None)
+
+    def _found(self, claim: Claim, *, promised_only: bool) -> SeenVolume | None:
+        names = self._of_class.get(claim.spec.storage_class_name or "", ())
+        volumes = [volume for name in names if (volume := self.volumes.get("", name)) is not None]
+        if promised_only:
+            volumes = [volume for volume in volumes if is_promised(volume, claim)]
+        try:
+            found = Candidates(claim, sorted(volumes, key=lambda each: each.name)).anywhere()
+        except VolumeError as fault:
+            self.say(CLAIMS, claim, "FailedBinding", str(fault), warning=True)
+            return None
+        return found if isinstance(found, SeenVolume) else None
+
+    async def _sync_named(self, claim: Claim) -> None:
+        volume = self.volumes.get("", claim.spec.volume_name)
+        if volume is not None and (volume.spec.claim_ref is None or is_promised(volume, claim)):
+            await self._bind(volume, claim)
+            return
+        await self._pend(claim)
+        if volume is not None:
+            note = f'volume "{volume.name}" already bound to a different claim.'
+            self.say(CLAIMS, claim, "FailedBinding", note, warning=True)
+
+    async def _sync_bound(self, claim: Claim) -> None:
+        volume = self.volumes.get("", claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None and (volume.spec.claim_ref is None or is_promised(volume, claim)):
+            await self._bind(volume, claim)
+            return
+        if volume is None and claim.spec.volume_name and await self._volume_exists(claim.spec.volume_name):
+            return  # the watch has not told of it yet
+        if claim.status.phase != "Lost":
+            await self.write(CLAIMS, claim, {"status": {"phase": "Lost"}}, subresource="status")
+            self.say(CLAIMS, claim, "ClaimLost", _LOST, warning=True)
+
+    async def _volume_exists(self, name: str) -> bool:
+        try:
+            await self.client.get_raw(VOLUMES, "", name)
+        except NotFound:
+            return False
+        return True
+
+    async def _pend(self, claim: Claim) -> None:
+        if claim.status.phase != "Pending":
+            await self.write(CLAIMS, claim, {"status": {"phase": "Pending"}}, subresource="status")
+
+    async def _bind(self, volume: SeenVolume, claim: Claim) -> None:
+        """The two refer to each other: the volume first, so that nobody else takes it."""
+        await self._give(volume, claim)
+        meta: Tree = {}
+        if COMPLETED not in claim.metadata.annotations:
+            meta = {"annotations": {COMPLETED: "yes"}}
+            if not claim.spec.volume_name:
+                meta["annotations"][BY_CONTROLLER] = "yes"
+        patch: Tree = {"metadata": meta} if meta else {}
+        if claim.spec.volume_name != volume.name:
+            patch["spec"] = {"volumeName": volume.name}
+        if patch:
+            await self.write(CLAIMS, claim, patch)
+            return  # the watch brings the claim back, for its status
+        if claim.status.phase != "Bound":
+            told = {"accessModes": list(volume.spec.access_modes), "capacity": dict(volume.spec.capacity)}
+            await self.write(CLAIMS, claim, {"status": {"phase": "Bound", **told}}, subresource="status")
+
+    async def _give(self, volume: SeenVolume, claim: Claim) -> None:
+        ref = volume.spec.claim_ref
+        if ref is not None and ref.uid == claim.metadata.uid:
+            return
+        meta: Tree = {} if ref is not None else {"annotations": {BY_CONTROLLER: "yes"}}
+        await self.write(VOLUMES, volume, {"metadata": meta, "spec": {"claimRef": _reference(claim)}})
+
+    # Volumes.
+
+    async def _sync_volume(self, name: str) -> None:
+        volume = self.volumes.get("", name)
+        if volume is None:
+            return
+        ref = volume.spec.claim_ref
+        if ref is None or not ref.uid:
+            await self._phase(volume, "Available")
+            return
+        claim = self.claims.get(ref.namespace, ref.name)
+        if claim is None or claim.metadata.uid != ref.uid:
+            if not await self._claim_gone(ref.namespace, ref.name, ref.uid):
+                return
+            await self._phase(volume, "Released")
+            await self._reclaim(volume)
+        elif claim.spec.volume_name == volume.name:
+            await self._phase(volume, "Bound")
+
+    async def _claim_gone(self, namespace: str, name: str, uid: str) -> bool:
+        """By the server's own word: what is released may be deleted."""
+        try:
+            found = await self.client.get_raw(CLAIMS, namespace, name)
+        except NotFound:
+            return True
+        return bool(found["metadata"]["uid"] != uid)
+
+    async def _phase(self, volume: SeenVolume, phase: str) -> None:
+        if volume.status.phase != phase:
+            await self.write(VOLUMES, volume, {"status": {"phase": phase}}, subresource="status")
+
+    async def _reclaim(self, volume: SeenVolume) -> None:
+        ours = volume.metadata.annotations.get(PROVISIONED_BY) == HOST_PATH_PROVISIONER
+        unwanted = volume.spec.persistent_volume_reclaim_policy == "Delete"
+        if ours and unwanted and volume.metadata.deletion_timestamp is None:
+            await self.delete(VOLUMES, volume)
+
+    # Making volumes.
+
+    async def _provision(self, claim: Claim, storage_class: SeenClass) -> None:
+        provisioner = storage_class.provisioner
+        wanted = {STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner}
+        if claim.metadata.annotations.get(STORAGE_PROVISIONER) != provisioner:
+            await self.write(CLAIMS, claim, {"metadata": {"annotations": wanted}})
+            return  # and again when the watch has told of it
+        if provisioner != HOST_PATH_PROVISIONER:
+            self.say(CLAIMS, claim, "ExternalProvisioning", _EXTERNAL.format(provisioner))
+            return
+        body = hostpath_volume(claim, storage_class)
+        try:
+            await self.client.create(VOLUMES, body)
+        except AlreadyExists:
+            return
+        note = f"Successfully provisioned volume {body['metadata']['name']}"
+        self.say(CLAIMS, claim, "ProvisioningSucceeded", note)
+
+
+def hostpath_volume(claim: Claim, storage_class: SeenClass) -> Tree:
+    """A volume for a claim, on the node that the scheduler chose if it chose one."""
+    name = f"pvc-{claim.metadata.uid}"
+    spec: Tree = {
+        "capacity": {"storage": claim.spec.resources.requests.get("storage", "0")},
+        "accessModes": list(claim.spec.access_modes),
+        "persistentVolumeReclaimPolicy": storage_class.reclaim_policy or "Delete",
+        "storageClassName": storage_class.name,
+        "volumeMode": claim.spec.volume_mode or "Filesystem",
+        "claimRef": _reference(claim),
+        "hostPath": {"path": f"/var/lib/bayplan/volumes/{name}", "type": "DirectoryOrCreate"},
+    }
+    node = claim.metadata.annotations.get(SELECTED_NODE)
+    if node:
+        field = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [field]}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "annotations": {PROVISIONED_BY: HOST_PATH_PROVISIONER}},
+        "spec": spec,
+    }
+
+
+def _reference(claim: Claim) -> Tree:
+    return {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "uid": claim.metadata.uid,
+        "resourceVersion": claim.metadata.resource_version,
+    }

@@ -1,0 +1,184 @@
+"""Is it time for a CronJob of batch.volcano.sh? One job a due moment, named after the minute, so none is made twice.
+
+Woken by its schedule and by its jobs. Moments that were missed are not made up for but for the last. Cost: a look at
+the jobs of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from bayplan.admission.volcano_kinds_validation import cron_job_fault
+from bayplan.codec.cron import parse_schedule
+from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.controllers.core.owner_refs import owner_reference
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.volcano.job_states import FINISHED
+from bayplan.controllers.volcano.resources import VC_CRON_JOBS, VC_JOBS, tree_of
+from bayplan.controllers.workloads.cron_jobs import MANY_MISSED, latest_due
+from bayplan.errors import ApiError
+from bayplan.objects.meta import whole_time
+from bayplan.objects.volcano.constants import COMPLETED, FAILED, SCHEDULED_AT
+
+PADDING_S = 0.1
+"""Clocks differ a little; a moment too early would find nothing due."""
+
+
+class VcCronJobs(BatchController):
+    """Makes jobs on schedule."""
+
+    name = "volcano-cronjob-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.crons = self.feed(VC_CRON_JOBS, Whole)
+        self.jobs = self.feed(VC_JOBS, Whole)
+        self._told: set[str] = set()
+        self.crons.listen(self.enqueue)
+        self.jobs.listen(self._on_job)
+
+    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+        job = new if new is not None else old
+        assert job is not None
+        owner = job.metadata.controller
+        if owner is not None and owner.kind == "CronJob" and owner.api_version == VC_CRON_JOBS.api_version:
+            self.queue.add((job.namespace, owner.name))
+
+    async def sync(self, key: Key) -> float | None:
+        cron = self.latest(self.crons, key)
+        if cron is None or cron.terminating:
+            return None
+        jobs = self.jobs.owned_by(cron.uid)
+        now = self.clock.now()
+        status = await self._settled(cron, jobs)
+        fault = cron_job_fault(tree_of(cron))
+        if fault:
+            self._once(cron, "UnParseableCronJobSchedule", f"unparseable schedule for cronjob: {fault.strip()}")
+            await self.replace_status(VC_CRON_JOBS, cron, status)
+            return None
+        schedule, zone = parse_schedule(cron.spec["schedule"]), ZoneInfo(cron.spec.get("timeZone") or "UTC")
+        if not cron.spec.get("suspend"):
+            due, missed = latest_due(cron, schedule, zone, now)
+            if missed > MANY_MISSED:
+                note = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+                self.say(VC_CRON_JOBS, cron, "TooManyMissedTimes", note, warning=True)
+            if due is not None:
+                await self._start(cron, due, zone, jobs, status)
+        await self.replace_status(VC_CRON_JOBS, cron, status)
+        following = schedule.next(now, zone)
+        if schedule.every_s:
+            base = _moment(status.get("lastScheduleTime")) or cron.metadata.creation_timestamp or now
+            following = schedule.next(base, zone)
+        return max((following - now).total_seconds(), 0.0) + PADDING_S if following is not None else None
+
+    def _once(self, cron: Whole, reason: str, note: str) -> None:
+        mark = f"{cron.uid} {cron.metadata.generation} {note}"
+        if mark not in self._told:
+            self._told.add(mark)
+            self.say(VC_CRON_JOBS, cron, reason, note, warning=True)
+
+    async def _settled(self, cron: Whole, jobs: Sequence[Whole]) -> Tree:
+        """The status after what the jobs did; those that ended long ago are deleted."""
+        status = dict(cron.status)
+        ended = {job.uid: job for job in jobs if _phase(job) in FINISHED}
+        there = {job.uid for job in jobs}
+        active = []
+        for each in status.get("active") or ():
+            if each.get("uid") in ended:
+                note = f"Saw completed job: {each.get('name')} in active, remove"
+                self.say(VC_CRON_JOBS, cron, "SawCompletedJob", note)
+            elif each.get("uid") in there or _recent(each, cron):
+                active.append(each)
+        status["active"] = active
+        succeeded = [job for job in ended.values() if _phase(job) == COMPLETED]
+        last = max((_ended_at(job) for job in succeeded), default="")
+        if last > str(status.get("lastSuccessfulTime") or ""):
+            status["lastSuccessfulTime"] = last
+        failed = [job for job in ended.values() if _phase(job) == FAILED]
+        for some, limit, otherwise in (
+            (succeeded, "successfulJobsHistoryLimit", 3),
+            (failed, "failedJobsHistoryLimit", 1),
+        ):
+            kept = int(cron.spec.get(limit, otherwise))
+            for job in sorted(some, key=_age)[: max(len(some) - kept, 0)]:
+                if await self.delete(VC_JOBS, job, propagation="Background"):
+                    self.say(VC_CRON_JOBS, cron, "SuccessfulDelete", f'Deleted job "{job.name}"')
+        return status
+
+    async def _start(self, cron: Whole, due: datetime, zone: ZoneInfo, jobs: Sequence[Whole], status: Tree) -> None:
+        """Make the job of a moment, unless those that run forbid it."""
+        policy = cron.spec.get("concurrencyPolicy") or "Allow"
+        running = [job for job in jobs if _phase(job) not in FINISHED]
+        if policy == "Forbid" and running:
+            note = "Skipping job creation because another job is already running"
+            self.say(VC_CRON_JOBS, cron, "ForbidConcurrent", note, warning=True)
+            return
+        if policy == "Replace":
+            for job in running:
+                if await self.delete(VC_JOBS, job, propagation="Background"):
+                    self.say(VC_CRON_JOBS, cron, "ReplaceConcurrent", "Replacing active job for CronJob", warning=True)
+            status["active"] = []
+        body = job_of(cron, due, zone)
+        name = body["metadata"]["name"]
+        try:
+            made = await self.ensure(VC_JOBS, cron.namespace, body)
+        except ApiError as fault:
+            self.say(VC_CRON_JOBS, cron, "FailedCreate", f"Failed to create job: {fault.details}", warning=True)
+            raise
+        if made:
+            note = f"Created job {name} for CronJob {cron.namespace}/{cron.name}"
+            self.say(VC_CRON_JOBS, cron, "SuccessfulCreate", note)
+        status["lastScheduleTime"] = whole_time(due)
+        known = next((each.uid for each in jobs if each.name == name), "")
+        uid = known or await self._uid(cron.namespace, name)
+        if uid and all(each.get("uid") != uid for each in status["active"]):
+            kind = {"apiVersion": VC_JOBS.api_version, "kind": "Job"}
+            status["active"] = [*status["active"], {**kind, "namespace": cron.namespace, "name": name, "uid": uid}]
+
+    async def _uid(self, namespace: str, name: str) -> str:
+        found = await self.client.get_raw(VC_JOBS, namespace, name)
+        return str(found["metadata"]["uid"])
+
+
+def job_of(cron: Whole, due: datetime, zone: ZoneInfo) -> Tree:
+    """The job of one moment."""
+    template = cron.spec.get("jobTemplate") or {}
+    meta = template.get("metadata") or {}
+    annotations = {
+        **(meta.get("annotations") or {}),
+        SCHEDULED_AT: due.astimezone(zone).isoformat().replace("+00:00", "Z"),
+    }
+    return {
+        "metadata": {
+            "name": f"{cron.name}-{int(due.timestamp()) // 60}",
+            "labels": meta.get("labels") or {},
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(VC_CRON_JOBS, cron)],
+        },
+        "spec": template.get("spec") or {},
+    }
+
+
+def _phase(job: Whole) -> str:
+    return str((job.status.get("state") or {}).get("phase") or "")
+
+
+def _ended_at(job: Whole) -> str:
+    return str((job.status.get("state") or {}).get("lastTransitionTime") or "")
+
+
+def _age(job: Whole) -> tuple[str, str]:
+    return str(job.metadata.creation_timestamp), job.name
+
+
+def _recent(active: Tree, cron: Whole) -> bool:
+    """Whether the watch may not have told of a job yet: it is the one of the last moment."""
+    last = _moment(cron.status.get("lastScheduleTime"))
+    return last is not None and active.get("name") == f"{cron.name}-{int(last.timestamp()) // 60}"
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None

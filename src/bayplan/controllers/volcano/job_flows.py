@@ -1,0 +1,217 @@
+"""Which step of a JobFlow comes next, and where does the flow stand? And which jobs came from a JobTemplate?
+
+A step's job is made from the template of its name when the jobs of its targets are Completed. Woken by flows, templates
+and jobs. Cost: a look at the flow's own jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bayplan.admission.volcano_kinds_validation import job_flow_fault
+from bayplan.controllers.core.api_types import Tree, Whole
+from bayplan.controllers.core.owner_refs import owner_reference
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.volcano.resources import (
+    JOB_FLOWS,
+    JOB_TEMPLATES,
+    VC_JOBS,
+    tree_of,
+)
+from bayplan.objects.meta import whole_time
+from bayplan.objects.volcano.constants import (
+    COMPLETED,
+    FAILED,
+    FLOW_LABEL,
+    PENDING,
+    RUNNING,
+    TEMPLATE_LABEL,
+    TERMINATED,
+)
+
+SUCCEED = "Succeed"
+_LISTS = {
+    "pendingJobs": PENDING,
+    "runningJobs": RUNNING,
+    "failedJobs": FAILED,
+    "completedJobs": COMPLETED,
+    "terminatedJobs": TERMINATED,
+}
+_KNOWN = (*_LISTS.values(), "Completing", "Terminating")
+
+
+class JobFlows(BatchController):
+    """Runs flows of jobs."""
+
+    name = "volcano-jobflow-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.flows = self.feed(JOB_FLOWS, Whole)
+        self.templates = self.feed(JOB_TEMPLATES, Whole)
+        self.jobs = self.feed(VC_JOBS, Whole)
+        self._told: set[str] = set()
+        self.flows.listen(self.enqueue)
+        self.templates.listen(self._on_template)
+        self.jobs.listen(self._on_job)
+
+    def _on_template(self, _: Whole | None, new: Whole | None) -> None:
+        """Flows wait for a template that is not there yet."""
+        for flow in self.flows.within(new.namespace) if new is not None else ():
+            if any(step.get("name") == new.name for step in flow.spec.get("flows") or () if new is not None):
+                self.enqueue(None, flow)
+
+    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+        job = new if new is not None else old
+        assert job is not None
+        owner = job.metadata.controller
+        if owner is not None and owner.kind == "JobFlow" and owner.api_version == JOB_FLOWS.api_version:
+            self.queue.add((job.namespace, owner.name))
+
+    async def sync(self, key: Key) -> float | None:
+        flow = self.latest(self.flows, key)
+        if flow is None or flow.terminating:
+            return None
+        jobs = self.jobs.owned_by(flow.uid)
+        phase = str((flow.status.get("state") or {}).get("phase") or "")
+        if phase == SUCCEED and flow.spec.get("jobRetainPolicy") == "delete":
+            for job in jobs:
+                await self.delete(VC_JOBS, job, propagation="Background")
+            return None
+        fault = job_flow_fault(tree_of(flow))
+        if fault:
+            self._once(flow, "InvalidFlow", fault)
+        else:
+            await self._deploy(flow, jobs)
+        now = whole_time(self.clock.now())
+        status = flow_status(flow, jobs, now)
+        status["state"] = {"phase": flow_phase(phase, status, len(flow.spec.get("flows") or ()))}
+        await self.replace_status(JOB_FLOWS, flow, status)
+        return None
+
+    async def _deploy(self, flow: Whole, jobs: Sequence[Whole]) -> None:
+        """Make the jobs whose turn it is."""
+        by_name = {job.name: job for job in jobs}
+        for step in flow.spec.get("flows") or ():
+            name = f"{flow.name}-{step['name']}"
+            targets = (step.get("dependsOn") or {}).get("targets") or ()
+            ready = all(phase_of(by_name.get(f"{flow.name}-{target}")) == COMPLETED for target in targets)
+            if name in by_name or not ready:
+                continue
+            template = self.templates.get(flow.namespace, step["name"])
+            if template is None:
+                note = f"there is no JobTemplate {step['name']} in namespace {flow.namespace}; the step waits for it"
+                self._once(flow, "TemplateNotFound", note)
+            elif await self.ensure(VC_JOBS, flow.namespace, job_of(flow, template, name)):
+                self.say(JOB_FLOWS, flow, "Created", f"create a job named {name}!")
+
+    def _once(self, flow: Whole, reason: str, note: str) -> None:
+        if f"{flow.uid} {note}" not in self._told:
+            self._told.add(f"{flow.uid} {note}")
+            self.say(JOB_FLOWS, flow, reason, note, warning=True)
+
+
+class JobTemplates(BatchController):
+    """Notes down which jobs came from a template."""
+
+    name = "volcano-jobtemplate-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.templates = self.feed(JOB_TEMPLATES, Whole)
+        self.jobs = self.feed(VC_JOBS, Whole)
+        self.templates.listen(self.enqueue)
+        self.jobs.listen(self._on_job)
+
+    def _on_job(self, old: Whole | None, new: Whole | None) -> None:
+        job = new if new is not None else old
+        assert job is not None
+        namespace, _, name = job.metadata.labels.get(TEMPLATE_LABEL, "").partition(".")
+        if name and (old is None or new is None):
+            self.queue.add((namespace, name))
+
+    async def sync(self, key: Key) -> float | None:
+        template = self.latest(self.templates, key)
+        if template is None:
+            return None
+        mark = f"{template.namespace}.{template.name}"
+        names = [job.name for job in self.jobs.within(key[0]) if job.metadata.labels.get(TEMPLATE_LABEL) == mark]
+        if names:
+            await self.replace_status(JOB_TEMPLATES, template, {**template.status, "jobDependsOnList": sorted(names)})
+        return None
+
+
+def job_of(flow: Whole, template: Whole, name: str) -> Tree:
+    """The job of a step."""
+    marks = {
+        TEMPLATE_LABEL: f"{flow.namespace}.{template.name}",
+        FLOW_LABEL: f"{flow.namespace}.{flow.name}",
+    }
+    metadata = {
+        "name": name,
+        "labels": marks,
+        "annotations": marks,
+        "ownerReferences": [owner_reference(JOB_FLOWS, flow)],
+    }
+    return {"metadata": metadata, "spec": template.spec}
+
+
+def phase_of(job: Whole | None) -> str:
+    return str((job.status.get("state") or {}).get("phase") or "") if job is not None else ""
+
+
+def flow_phase(phase: str, status: Tree, steps: int) -> str:
+    """Where a flow stands after its jobs were counted."""
+    running, completed, failed, terminated = (
+        len(status.get(key) or ()) for key in ("runningJobs", "completedJobs", "failedJobs", "terminatedJobs")
+    )
+    if phase in ("", PENDING):
+        if (running or completed) and not failed:
+            return SUCCEED if completed == steps else RUNNING
+        return FAILED if failed or terminated else PENDING
+    if phase == RUNNING:
+        if completed == steps:
+            return SUCCEED
+        return FAILED if failed else RUNNING
+    return phase
+
+
+def flow_status(flow: Whole, jobs: Sequence[Whole], now: str) -> Tree:
+    """What a flow's status says of its jobs."""
+    jobs = sorted(jobs, key=lambda job: job.name)
+    status: Tree = {key: [job.name for job in jobs if phase_of(job) == phase] for key, phase in _LISTS.items()}
+    status["unKnowJobs"] = [job.name for job in jobs if phase_of(job) not in _KNOWN]
+    status["conditions"] = {job.name: _condition(job) for job in jobs}
+    before = {each["name"]: each for each in flow.status.get("jobStatusList") or ()}
+    gone = [each for name, each in before.items() if name not in status["conditions"]]
+    status["jobStatusList"] = [*gone, *(_job_status(job, before.get(job.name), now) for job in jobs)]
+    return status
+
+
+def _condition(job: Whole) -> Tree:
+    found: Tree = {"phase": phase_of(job), "createTime": _created(job)}
+    for ours, theirs in (("runningDuration", "runningDuration"), ("taskStatusCount", "taskStatusCount")):
+        if job.status.get(theirs):
+            found[ours] = job.status[theirs]
+    return found
+
+
+def _job_status(job: Whole, before: Tree | None, now: str) -> Tree:
+    phase = phase_of(job)
+    history = [dict(each) for each in (before or {}).get("runningHistories") or ()]
+    if phase and (not history or history[-1].get("state") != phase):
+        if history:
+            history[-1]["endTimestamp"] = now
+        history.append({"startTimestamp": now, "state": phase})
+    found: Tree = {"name": job.name, "state": phase, "startTimestamp": _created(job), "runningHistories": history}
+    if job.status.get("retryCount"):
+        found["restartCount"] = job.status["retryCount"]
+    if phase in (COMPLETED, FAILED, TERMINATED):
+        found["endTimestamp"] = (job.status.get("state") or {}).get("lastTransitionTime") or now
+    return found
+
+
+def _created(job: Whole) -> str:
+    created = job.metadata.creation_timestamp
+    return whole_time(created) if created is not None else ""

@@ -1,0 +1,282 @@
+"""What do a job's plugins add? Environment, ports and mounts to its pods; services, hosts and keys beside them.
+
+`plugin_fault` says whether a job can start with them; `add_plugins` changes a pod before it is made; `plugin_objects`
+says which objects have to exist as long as the job runs. Pure, but for the key pair of `ssh`, which is drawn once.
+Names, ports and variables are Volcano's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from bayplan.admission.job_validation import flag
+from bayplan.admission.volcano_defaults import replicas
+from bayplan.client import Resource
+from bayplan.controllers.core.api_types import CONFIG_MAPS, SERVICES, Tree
+from bayplan.controllers.volcano.job_view import JobView
+from bayplan.controllers.volcano.resources import NETWORK_POLICIES, SECRETS
+from bayplan.objects.volcano.constants import JOB_NAME, JOB_NAMESPACE, TASK_SPEC
+
+HOSTS_FOLDER = "/etc/volcano"
+SSH_FOLDER = "/root/.ssh"
+_KEY_FILES = ("id_rsa", "id_rsa.pub", "authorized_keys", "config")
+
+_WAIT_FOR_MASTER = """\
+waited=0
+until nc -z {host} {port} 2>/dev/null; do
+  if [ "$waited" -ge {limit} ]; then echo "{host}:{port} did not answer within {limit} seconds"; exit 1; fi
+  sleep 2
+  waited=$((waited + 2))
+done"""
+
+Arguments = list[str]
+Adder = Callable[[JobView, Tree, int, Tree, Arguments], None]
+
+
+def add_plugins(job: JobView, task: Tree, index: int, pod: Tree) -> None:
+    """Change a pod as the job's plugins want it."""
+    for name, arguments in job.plugins.items():
+        if name in _ADDERS:
+            _ADDERS[name](job, task, index, pod, arguments)
+
+
+def plugin_fault(job: JobView) -> str:
+    """Why a plugin can make no pod of a job: `ray` has nothing to tell workers without a head. Others do without."""
+    if "ray" not in job.plugins or job.task(head := _ray_head(job.plugins["ray"])) is not None:
+        return ""
+    return f"job {job.name} doesn't have head task {head}"
+
+
+def _containers(pod: Tree) -> list[Tree]:
+    return list(pod["spec"].get("containers") or ())
+
+
+def _all_containers(pod: Tree) -> list[Tree]:
+    return [*_containers(pod), *(pod["spec"].get("initContainers") or ())]
+
+
+def _set(containers: list[Tree], *variables: Tree) -> None:
+    for container in containers:
+        container.setdefault("env", []).extend(dict(each) for each in variables)
+
+
+def _open(container: Tree, name: str, port: int) -> None:
+    ports = container.setdefault("ports", [])
+    if all(each.get("containerPort") != port for each in ports):
+        ports.append({"name": name, "containerPort": port})
+
+
+def _env(_job: JobView, _task: Tree, index: int, pod: Tree, _: Arguments) -> None:
+    number = str(index)
+    _set(_all_containers(pod), {"name": "VK_TASK_INDEX", "value": number}, {"name": "VC_TASK_INDEX", "value": number})
+
+
+def _svc(job: JobView, _task: Tree, _index: int, pod: Tree, _: Arguments) -> None:
+    spec, config = pod["spec"], f"{job.name}-svc"
+    spec["hostname"] = spec.get("hostname") or pod["metadata"]["name"]
+    spec["subdomain"] = spec.get("subdomain") or job.name
+    names = [name for task in job.tasks for name in (f"VC_{_upper(task)}_HOSTS", f"VC_{_upper(task)}_NUM")]
+    variables = [{"name": name, "valueFrom": {"configMapKeyRef": {"name": config, "key": name}}} for name in names]
+    _set(_all_containers(pod), *variables)
+    spec.setdefault("volumes", []).append({"name": config, "configMap": {"name": config}})
+    for container in _all_containers(pod):
+        container.setdefault("volumeMounts", []).append({"name": config, "mountPath": HOSTS_FOLDER})
+
+
+def _upper(task: Tree) -> str:
+    return str(task["name"]).replace("-", "_").upper()
+
+
+def _ssh(job: JobView, _task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
+    folder, secret = flag(arguments, "ssh-key-file-path", SSH_FOLDER), f"{job.name}-ssh"
+    mode = 0o600 if folder == SSH_FOLDER else 0o644
+    items = [{"key": name, "path": f".ssh/{name}"} for name in _KEY_FILES]
+    source = {"secretName": secret, "items": items, "defaultMode": mode}
+    pod["spec"].setdefault("volumes", []).append({"name": secret, "secret": source})
+    for container in _all_containers(pod):
+        mount = {"name": secret, "mountPath": folder, "subPath": ".ssh"}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def _pytorch(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
+    master, worker = flag(arguments, "master", "master"), flag(arguments, "worker", "worker")
+    port = _number(arguments, "port", 23456)
+    leading = job.task(master)
+    if leading is None:
+        return
+    hosts = job.hosts(leading)
+    address = hosts[0] if hosts else f"{job.name}-{master}-0.{job.name}"
+    size = sum(replicas(each) for each in job.tasks if each["name"] in (master, worker))
+    variables = [
+        {"name": "MASTER_ADDR", "value": address},
+        {"name": "MASTER_PORT", "value": str(port)},
+        {"name": "WORLD_SIZE", "value": str(size)},
+    ]
+    if task["name"] in (master, worker):
+        rank = index + 1 if task["name"] == worker else 0
+        variables.append({"name": "RANK", "value": str(rank)})
+    for container in _containers(pod):
+        _open(container, "pytorchjob-port", port)
+    _set(_containers(pod), *variables)
+    if task["name"] == worker and flag(arguments, "wait-master-enabled", "false") == "true":
+        _wait_for(pod, address, port, arguments)
+
+
+def _wait_for(pod: Tree, host: str, port: int, arguments: Arguments) -> None:
+    first = pod["spec"].setdefault("initContainers", [])
+    if any(each.get("name") == "wait-for-master" for each in first):
+        return
+    script = _WAIT_FOR_MASTER.format(host=host, port=port, limit=_number(arguments, "wait-master-timeout", 300))
+    image = flag(arguments, "wait-master-image", "busybox:1.36.1")
+    first.append({"name": "wait-for-master", "image": image, "command": ["sh", "-c", script]})
+
+
+def _mpi(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
+    workers = job.task(flag(arguments, "worker", "worker"))
+    leads = task["name"] == flag(arguments, "master", "master")
+    if leads and workers is None:
+        return
+    port = _number(arguments, "port", 22)
+    for container in _all_containers(pod):
+        _open(container, "mpijob-port", port)
+    if leads and workers is not None:
+        _set(_all_containers(pod), {"name": "MPI_HOST", "value": ",".join(job.hosts(workers))})
+
+
+def _tensorflow(job: JobView, task: Tree, index: int, pod: Tree, arguments: Arguments) -> None:
+    if len(job.tasks) == 1 and replicas(job.tasks[0]) == 1:
+        return  # alone it needs nobody
+    port = _number(arguments, "port", 2222)
+    roles = {flag(arguments, role, role): role for role in ("ps", "worker", "chief", "evaluator")}
+    hosts = {
+        roles[each["name"]]: [f"{host}:{port}" for host in job.hosts(each)]
+        for each in job.tasks
+        if each["name"] in roles
+    }
+    cluster = {role: hosts[role] for role in ("ps", "worker", "chief", "evaluator") if hosts.get(role)}
+    config = {"cluster": cluster, "task": {"type": roles.get(task["name"], task["name"]), "index": index}}
+    _set(_containers(pod), {"name": "TF_CONFIG", "value": json.dumps(config, separators=(",", ":"))})
+
+
+def _ray_ports(arguments: Arguments) -> dict[str, int]:
+    return {
+        "gcs": _number(arguments, "port", 6379),
+        "dashboard": _number(arguments, "dashboardPort", 8265),
+        "client-server": _number(arguments, "clientPort", 10001),
+    }
+
+
+def _ray_head(arguments: Arguments) -> str:
+    return flag(arguments, "head", "head")
+
+
+def _ray(job: JobView, task: Tree, _index: int, pod: Tree, arguments: Arguments) -> None:
+    head, worker = _ray_head(arguments), flag(arguments, "worker", "worker")
+    leading, ports = job.task(head), _ray_ports(arguments)
+    if leading is None:
+        return
+    for container in _containers(pod):
+        if task["name"] == head and container.get("name") == flag(arguments, "headContainer", "head"):
+            for name, port in ports.items():
+                _open(container, name, port)
+            command = (
+                f"ray start --head --block --dashboard-host=0.0.0.0 --port={ports['gcs']} "
+                f"--dashboard-port={ports['dashboard']} --ray-client-server-port={ports['client-server']}"
+            )
+            container["command"] = ["sh", "-c", command]
+        elif task["name"] == worker and container.get("name") == flag(arguments, "workerContainer", "worker"):
+            address = f"{job.hosts(leading)[0]}:{ports['gcs']}" if job.hosts(leading) else ""
+            container["command"] = ["sh", "-c", f"ray start --block --address={address}"]
+
+
+def _number(arguments: Arguments, name: str, otherwise: int) -> int:
+    text = flag(arguments, name, str(otherwise))
+    return int(text) if text.isascii() and text.isdigit() else otherwise
+
+
+_ADDERS: dict[str, Adder] = {
+    "env": _env,
+    "svc": _svc,
+    "ssh": _ssh,
+    "pytorch": _pytorch,
+    "mpi": _mpi,
+    "tensorflow": _tensorflow,
+    "ray": _ray,
+}
+
+
+# What stands beside the pods.
+
+
+def plugin_objects(job: JobView) -> Iterator[tuple[str, Resource, Tree]]:
+    """(plugin, kind, object) for everything that has to exist while the job runs, without owners."""
+    for name, arguments in job.plugins.items():
+        if name == "svc":
+            yield "svc", CONFIG_MAPS, _named(f"{job.name}-svc", data=hosts_data(job))
+            publish = flag(arguments, "publish-not-ready-addresses", "false") == "true"
+            spec = {"clusterIP": "None", "selector": _selector(job), "publishNotReadyAddresses": publish}
+            yield "svc", SERVICES, _named(job.name, spec=spec)
+            if flag(arguments, "disable-network-policy", "false") != "true":
+                yield "svc", NETWORK_POLICIES, _named(job.name, spec=_policy(job))
+        elif name == "ssh":
+            yield "ssh", SECRETS, _named(f"{job.name}-ssh", data={})
+        elif name == "ray":
+            ports = [
+                {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+                for name, port in _ray_ports(arguments).items()
+            ]
+            selector = {**_selector(job), TASK_SPEC: _ray_head(arguments)}
+            yield "ray", SERVICES, _named(f"{job.name}-head-svc", spec={"selector": selector, "ports": ports})
+
+
+def _named(name: str, **more: Tree) -> Tree:
+    return {"metadata": {"name": name}, **more}
+
+
+def _selector(job: JobView) -> dict[str, str]:
+    return {JOB_NAME: job.name, JOB_NAMESPACE: job.namespace}
+
+
+def _policy(job: JobView) -> Tree:
+    """Only the job's own pods reach each other."""
+    own = {"matchLabels": _selector(job)}
+    return {"podSelector": own, "ingress": [{"from": [{"podSelector": own}]}], "policyTypes": ["Ingress"]}
+
+
+def hosts_data(job: JobView) -> dict[str, str]:
+    """The hosts of every task, as a file and as variables."""
+    found: dict[str, str] = {}
+    for task in job.tasks:
+        hosts, key = job.hosts(task), str(task["name"]).replace("-", "_")
+        found[f"{key}.host"] = "\n".join(hosts)
+        found[f"VC_{_upper(task)}_HOSTS"] = ",".join(hosts)
+        found[f"VC_{_upper(task)}_NUM"] = str(len(hosts))
+    return found
+
+
+def ssh_data(job: JobView) -> dict[str, str]:
+    """The files of the secret of `ssh`, in base64: a key pair of the user's, or one that is drawn now."""
+    arguments = job.plugins.get("ssh", [])
+    private, public = flag(arguments, "ssh-private-key", ""), flag(arguments, "ssh-public-key", "")
+    if not private:
+        private, public = _drawn_keys()
+    port = _number(arguments, "ssh-port", 22)
+    config = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
+    for host in (host for task in job.tasks for host in job.hosts(task)):
+        config += f"Host {host.partition('.')[0]}\n  HostName {host}\n  Port {port if 0 < port < 65536 else 22}\n"
+    files = dict(zip(_KEY_FILES, (private, public, public, config), strict=True))
+    return {name: base64.b64encode(text.encode()).decode() for name, text in files.items()}
+
+
+def _drawn_keys() -> tuple[str, str]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private.decode(), f"{public.decode()}\n"

@@ -1,0 +1,163 @@
+"""What has happened to a job that its policies want something done about?
+
+Asked at every sync, of the pods as they are: a pod that failed says so until it is gone, so nothing is lost when a
+write is refused or the controller starts anew. Only that a pod was taken away is told once, by the watch. Pure.
+Cost: a walk over the job's pods and policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from bayplan.admission.job_validation import policy_events
+from bayplan.admission.volcano_defaults import MAX_RETRY, replicas
+from bayplan.codec.go_duration import DurationError, parse_duration
+from bayplan.controllers.core.api_types import SeenPod, Tree
+from bayplan.controllers.volcano.job_view import (
+    JobView,
+    out_of_sync,
+    partition_of,
+    task_of,
+    version_of,
+)
+from bayplan.objects.volcano.constants import (
+    ANY_EVENT,
+    JOB_UNKNOWN,
+    POD_EVICTED,
+    POD_FAILED,
+    POD_PENDING,
+    SYNC_JOB,
+    TASK_COMPLETED,
+    TASK_FAILED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that a policy may name."""
+
+    event: str
+    since: datetime
+    task: str = ""
+    pod: str = ""
+    partition: str = ""
+    exit_code: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is to be done, and to what of the job."""
+
+    name: str = SYNC_JOB
+    task: str = ""
+    pod: str = ""
+    partition: str = ""
+    because: str = ""
+
+
+def happenings(
+    job: JobView,
+    pods: Sequence[SeenPod],
+    *,
+    group_phase: str = "",
+    evicted: Iterable[Happening] = (),
+    seen: Mapping[str, datetime],
+    now: datetime,
+) -> Iterator[Happening]:
+    """Everything that is the case, what is about single pods first. `seen`: since when a pod is known to be failed."""
+    mine = [pod for pod in pods if not out_of_sync(pod) and version_of(pod) >= job.version]
+    for pod in mine:
+        if pod.status.phase == "Failed":
+            yield _about(pod, POD_FAILED, seen.get(pod.uid, now), _exit_code(pod))
+        elif (pod.status.phase or "Pending") == "Pending":
+            yield _about(pod, POD_PENDING, pod.metadata.creation_timestamp or now)
+    running = {pod.name for pod in mine if pod.status.phase == "Running"}
+    yield from (each for each in evicted if each.version >= job.version and each.pod not in running)
+    for task in job.tasks:
+        of_task = [pod for pod in mine if task_of(pod) == task["name"]]
+        count = replicas(task)
+        if count and sum(pod.status.phase == "Succeeded" for pod in of_task) >= count:
+            yield Happening(TASK_COMPLETED, now, task["name"], version=job.version)
+        limit = int(task.get("maxRetry") or MAX_RETRY)
+        if count and limit != -1 and _restarts(of_task) >= limit:
+            yield Happening(TASK_FAILED, now, task["name"], version=job.version)
+    if group_phase == "Unknown":
+        yield Happening(JOB_UNKNOWN, now, version=job.version)
+
+
+def since_first_seen(happened: Iterable[Happening], seen: dict[tuple[str, str, int], datetime]) -> list[Happening]:
+    """The same, with tasks and groups that are as they are since they were first seen to be. What of `seen` is no
+    longer the case is forgotten: its time begins anew when it happens again."""
+    found = [
+        each if each.pod else replace(each, since=seen.setdefault((each.event, each.task, each.version), each.since))
+        for each in happened
+    ]
+    lasting = {(each.event, each.task, each.version) for each in found if not each.pod}
+    for gone in seen.keys() - lasting:
+        del seen[gone]
+    return found
+
+
+def _about(pod: SeenPod, event: str, since: datetime, exit_code: int = 0) -> Happening:
+    return Happening(event, since, task_of(pod), pod.name, partition_of(pod), exit_code, version_of(pod))
+
+
+def _exit_code(pod: SeenPod) -> int:
+    """Of the first container alone, as Volcano reads it."""
+    statuses = pod.status.container_statuses
+    ended = statuses[0].state.terminated if statuses else None
+    return ended.exit_code if ended is not None else 0
+
+
+def _restarts(pods: Iterable[SeenPod]) -> int:
+    live = (pod for pod in pods if pod.status.phase in ("Running", "Pending"))
+    return sum(
+        each.restart_count
+        for pod in live
+        for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    )
+
+
+def due_action(job: JobView, happened: Iterable[Happening], now: datetime) -> tuple[Action | None, float | None]:
+    """What the policies want done now, and after how many seconds they will want something if nothing changes."""
+    soonest: float | None = None
+    for each in happened:
+        found = policy_for(job, each)
+        if found is None:
+            continue
+        wait_s = timeout_s(found) - (now - each.since).total_seconds()
+        if timeout_s(found) and wait_s > 0:
+            soonest = wait_s if soonest is None else min(soonest, wait_s)
+        else:
+            return Action(str(found["action"]), each.task, each.pod, each.partition, each.event), None
+    return None, soonest
+
+
+def policy_for(job: JobView, happened: Happening) -> Tree | None:
+    """The policy that speaks of this: the task's own before the job's."""
+    task = job.task(happened.task) if happened.task else None
+    own = (task or {}).get("policies") or []
+    for policy in (*own, *(job.spec.get("policies") or ())):
+        events = policy_events(policy)
+        named = happened.event in events or ANY_EVENT in events
+        if named and (happened.event != POD_PENDING or policy.get("timeout")):
+            return dict(policy)
+        if happened.event == POD_FAILED and policy.get("exitCode") and policy["exitCode"] == happened.exit_code:
+            return dict(policy)
+    return None
+
+
+def timeout_s(policy: Tree) -> float:
+    """After how long a policy acts; nonsense is at once."""
+    try:
+        return parse_duration(str(policy["timeout"])).seconds if policy.get("timeout") else 0.0
+    except DurationError:
+        return 0.0
+
+
+def eviction_of(pod: SeenPod, now: datetime) -> Happening | None:
+    """What it means that a pod is gone; nothing where we took it away ourselves."""
+    return None if out_of_sync(pod) else _about(pod, POD_EVICTED, now)

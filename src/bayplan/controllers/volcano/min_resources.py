@@ -1,0 +1,90 @@
+"""How much must be free before a group may start? What its least number of pods takes, in the words of a quota.
+
+Asked when a PodGroup is made or compared; pure. Cost: reading the templates of the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from bayplan.admission.volcano_defaults import min_available, replicas
+from bayplan.codec.quantity import Quantity
+from bayplan.controllers.core.api_types import Tree
+from bayplan.errors import ObjectError
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import without_nulls
+from bayplan.objects.resources import is_native, pod_limits, pod_requests
+
+Amounts = dict[str, Quantity]
+_COMPUTE = ("cpu", "memory", "ephemeral-storage")
+
+
+def pod_usage(pod: Pod) -> Amounts:
+    """What one pod counts for by the names that quotas use, and by the plain names of devices."""
+    requests, limits = pod_requests(pod), pod_limits(pod)
+    found: Amounts = {"pods": Quantity.of(1), "count/pods": Quantity.of(1)}
+    for name in _COMPUTE:
+        if name in requests:
+            found[name] = found[f"requests.{name}"] = requests[name]
+        if name in limits:
+            found[f"limits.{name}"] = limits[name]
+    for name, amount in requests.items():
+        if not is_native(name) or name.startswith("hugepages-"):
+            found[name] = found[f"requests.{name}"] = amount
+    return found
+
+
+def times(amounts: Amounts, count: int) -> Amounts:
+    """So many of it, by doubling: a thousand pods are ten sums."""
+    found: Amounts = {}
+    while count > 0:
+        if count & 1:
+            found = plus(found, amounts)
+        amounts, count = plus(amounts, amounts), count >> 1
+    return found
+
+
+def plus(one: Amounts, other: Amounts) -> Amounts:
+    return one | {name: one[name] + amount if name in one else amount for name, amount in other.items()}
+
+
+def texts(amounts: Amounts) -> dict[str, str]:
+    """As they stand in an object."""
+    return {name: str(amount) for name, amount in sorted(amounts.items())}
+
+
+def group_amounts(tasks: list[Tree], least: int, priority_of: Callable[[str], int]) -> Amounts:
+    """What the first `least` pods of these tasks take, those of the highest priority first.
+
+    Where the job wants fewer than its tasks do, pods are taken as they come; otherwise each task has its own least
+    number first, and what the job wants more is filled up from what tasks have left."""
+    ranked = sorted(tasks, key=lambda task: -priority_of(_template(task).get("priorityClassName") or ""))
+    total: Amounts = {}
+    if least < sum(min_available(task) for task in tasks):
+        shares = [(task, replicas(task)) for task in ranked]
+    else:
+        own = [(task, min_available(task)) for task in ranked]
+        shares = [*own, *((task, replicas(task) - min_available(task)) for task in ranked)]
+    left = least
+    for task, share in shares:
+        count = min(left, max(share, 0))
+        if count > 0:
+            total = plus(total, times(task_usage(task), count))
+            left -= count
+    return total
+
+
+def task_usage(task: Tree) -> Amounts:
+    """What one pod of a task counts for; a template that cannot be read counts as one pod."""
+    try:
+        pod = msgspec.convert(without_nulls({"spec": _template(task)}), Pod)
+        return pod_usage(pod)
+    except (msgspec.ValidationError, ObjectError):
+        return {"pods": Quantity.of(1), "count/pods": Quantity.of(1)}
+
+
+def _template(task: Tree) -> Tree:
+    spec: Tree = (task.get("template") or {}).get("spec") or {}
+    return spec

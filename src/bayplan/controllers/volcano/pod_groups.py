@@ -1,0 +1,262 @@
+"""Has every pod that we schedule a PodGroup? Bare pods and those of Deployments, StatefulSets and Jobs get one made.
+
+All pods of one owner share a group, named after the owner's uid. The group goes with its owner; when a ReplicaSet or a
+StatefulSet is scaled to nothing the group goes at once, and while it has pods a group that was lost is made again. What
+a set's newest pods and its annotations say, the group follows. Pods that name a group of somebody else's are somebody
+else's business. Cost: for a new pod one patch; for the first of an owner a look at the owner and one more write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from bayplan.client import STRATEGIC_PATCH, Resource
+from bayplan.client.work_queue import WorkQueue
+from bayplan.controllers.core.api_types import (
+    DAEMON_SETS,
+    JOBS,
+    NAMESPACES,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    SeenPod,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.core.shared_informers import Feed, Key, World
+from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.volcano.min_resources import pod_usage, texts, times
+from bayplan.controllers.volcano.resources import POD_GROUPS
+from bayplan.errors import Forbidden, NotFound, ObjectError
+from bayplan.objects.volcano.constants import (
+    ALLOCATED_HYPER_NODE,
+    COOLDOWN_TIME,
+    GROUP_MIN_MEMBER,
+    GROUP_NAME,
+    JDB_MAX_UNAVAILABLE,
+    JDB_MIN_AVAILABLE,
+    PENDING,
+    PREEMPTABLE,
+    QUEUE_NAME_OF_PODS,
+    REVOCABLE_ZONE,
+    SCHEDULER,
+    TOPOLOGY_HIGHEST_TIER,
+    TOPOLOGY_MODE,
+)
+from bayplan.objects.volcano.types import DEFAULT_QUEUE, HARD, SOFT
+
+_OWNERS: dict[str, Resource] = {
+    "ReplicaSet": REPLICA_SETS,
+    "DaemonSet": DAEMON_SETS,
+    "StatefulSet": STATEFUL_SETS,
+    "Job": JOBS,
+}
+_INHERITED = "volcano.sh/"
+_REVISION = "controller-revision-hash"
+
+
+class PodGroups(BatchController):
+    """Makes groups for pods without one."""
+
+    name = "volcano-podgroup-controller"
+    inherits = True
+    """Whether what the owners of pods say counts for their groups."""
+
+    def __init__(self, world: World, schedulers: tuple[str, ...] = (SCHEDULER,)) -> None:
+        super().__init__(world)
+        self._schedulers = schedulers
+        self.pods = self.feed(PODS, SeenPod)
+        self.groups = self.feed(POD_GROUPS, Whole)
+        self._sets: dict[str, Feed[Whole]] = {
+            "ReplicaSet": self.feed(REPLICA_SETS, Whole),
+            "StatefulSet": self.feed(STATEFUL_SETS, Whole),
+        }
+        self._owners: WorkQueue[tuple[str, str, str]] = WorkQueue(
+            "owner of pods", self._sync_owner, clock=world.clock, chance=world.chance, workers=2
+        )
+        self.pods.listen(self._on_pod)
+        self.groups.listen(self._on_group)
+        for kind, feed in self._sets.items():
+            feed.listen(lambda old, new, kind=kind: self._on_owner(kind, old, new))  # type: ignore[misc]
+
+    async def run(self) -> None:
+        await self.synced()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.queue.run())
+            group.create_task(self._owners.run())
+
+    def _on_pod(self, _: SeenPod | None, new: SeenPod | None) -> None:
+        if new is not None and self._ours(new) and GROUP_NAME not in new.metadata.annotations:
+            self.queue.add((new.namespace, new.name))
+
+    def _on_owner(self, kind: str, _: Whole | None, new: Whole | None) -> None:
+        if new is not None:
+            self._owners.add((kind, new.namespace, new.name))
+
+    def _on_group(self, old: Whole | None, new: Whole | None) -> None:
+        """Pods of a set that name a group which is gone would wait for it for ever."""
+        owner = old.metadata.controller if old is not None and new is None else None
+        if old is not None and owner is not None and owner.kind in self._sets:
+            self._owners.add((owner.kind, old.namespace, owner.name))
+
+    def _ours(self, pod: SeenPod) -> bool:
+        return pod.spec.scheduler_name in self._schedulers
+
+    async def sync(self, key: Key) -> float | None:
+        pod = self.pods.get(*key)
+        if pod is None or not pod.active or GROUP_NAME in pod.metadata.annotations:
+            return None
+        name = group_name(pod)
+        if self.groups.get(pod.namespace, name) is None:
+            body = group_for(pod, await self._inherited(pod))
+            await self.ensure(POD_GROUPS, pod.namespace, body)
+        elif (owner := pod.metadata.controller) is not None and owner.kind == "StatefulSet":
+            # The set's own last change may have been heard of before this pod, which may be the first of a new template
+            # and wait in the queue of the old one: then nothing else would come.
+            self._owners.add((owner.kind, pod.namespace, owner.name))
+        patch = {"metadata": {"uid": pod.uid, "annotations": {GROUP_NAME: name}}}
+        with suppress(NotFound):
+            await self.client.patch(PODS, patch, namespace=pod.namespace, name=pod.name, kind=STRATEGIC_PATCH)
+        return None
+
+    async def _inherited(self, pod: SeenPod) -> dict[str, str]:
+        """The annotations of a pod's owners; of two that say something the first counts."""
+        found: dict[str, str] = {}
+        for owner in pod.metadata.owner_references if self.inherits else ():
+            resource = _OWNERS.get(owner.kind)
+            if resource is None or owner.api_version != resource.api_version:
+                continue
+            feed = self._sets.get(owner.kind)
+            item = feed.get(pod.namespace, owner.name) if feed is not None else None
+            if item is not None:
+                annotations = item.metadata.annotations
+            else:
+                try:
+                    tree = await self.client.get_raw(resource, pod.namespace, owner.name)
+                except NotFound:
+                    continue
+                annotations = tree["metadata"].get("annotations") or {}
+            found = {**annotations, **found}
+        return found
+
+    async def _sync_owner(self, key: tuple[str, str, str]) -> None:
+        """A set was scaled or changed, or lost its group: that goes, follows, or is made again."""
+        kind, namespace, name = key
+        owner = self._sets[kind].get(namespace, name)
+        if owner is None or owner.terminating:
+            return
+        group_of_set = f"podgroup-{owner.uid}"
+        group = self.groups.get(namespace, group_of_set)
+        if owner.spec.get("replicas", 1) == 0:
+            if group is not None:
+                await self.remove(POD_GROUPS, namespace, group.name)
+            return
+        pods = [pod for pod in self.pods.owned_by(owner.uid) if self._ours(pod) and pod.active]
+        pods = [pod for pod in pods if pod.metadata.annotations.get(GROUP_NAME, group_of_set) == group_of_set]
+        revision = owner.status.get("updateRevision")
+        pods = [pod for pod in pods if pod.metadata.labels.get(_REVISION) == revision] or pods
+        newest = max(pods, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
+        if newest is None:
+            return
+        if group is not None:
+            await self._follow(group, newest)
+        else:
+            await self.ensure(POD_GROUPS, namespace, group_for(newest, await self._inherited(newest)))
+
+    async def _follow(self, group: Whole, pod: SeenPod) -> None:
+        """Spec, labels and annotations become those that a new group would have, each as a whole; the status stays."""
+        wanted = group_for(pod, await self._inherited(pod))
+        spec, labels, annotations = wanted["spec"], wanted["metadata"]["labels"], wanted["metadata"]["annotations"]
+        if "queue" not in spec:
+            spec["queue"] = await self._queue_unless_named(group)
+        if ALLOCATED_HYPER_NODE in group.metadata.annotations:  # a scheduler's note to itself about the pods that run
+            annotations[ALLOCATED_HYPER_NODE] = group.metadata.annotations[ALLOCATED_HYPER_NODE]
+        differing: dict[str, object] = {}
+        if spec != group.spec:
+            differing["/spec"] = spec
+        if labels != group.metadata.labels:
+            differing["/metadata/labels"] = labels
+        if annotations != group.metadata.annotations:
+            differing["/metadata/annotations"] = annotations
+        if differing:
+            await self.replace(POD_GROUPS, group, differing)
+
+    async def _queue_unless_named(self, group: Whole) -> str:
+        """Where a group belongs whose pods name no queue: the namespace may name one, for webhooks to fill in."""
+        there = str(group.spec.get("queue") or DEFAULT_QUEUE)
+        if there == DEFAULT_QUEUE:
+            return there
+        try:
+            tree = await self.client.get_raw(NAMESPACES, "", group.namespace)
+        except (NotFound, Forbidden):  # with the role of an older release: nobody is moved by a guess
+            return there
+        return (tree["metadata"].get("annotations") or {}).get(QUEUE_NAME_OF_PODS) or DEFAULT_QUEUE
+
+
+def group_name(pod: SeenPod) -> str:
+    """What the group of a pod is called: after its owner, or after itself."""
+    owner = pod.metadata.controller
+    return f"podgroup-{owner.uid if owner is not None else pod.uid}"
+
+
+def group_for(pod: SeenPod, inherited: dict[str, str]) -> Tree:
+    """The group of a pod; `inherited`: what its owner's annotations say."""
+    least = _least(inherited)
+    own, labels = pod.metadata.annotations, pod.metadata.labels
+    annotations = {key: value for key, value in inherited.items() if key.startswith(_INHERITED)}
+    annotations |= {key: own[key] for key in (PREEMPTABLE, COOLDOWN_TIME, REVOCABLE_ZONE) if key in own}
+    for key in (JDB_MIN_AVAILABLE, JDB_MAX_UNAVAILABLE):
+        if key in own:
+            annotations[key] = own[key]
+            break
+    spec: Tree = {"minMember": least}
+    with suppress(ObjectError):  # amounts that cannot be read are for the scheduler to complain of
+        spec["minResources"] = texts(times(pod_usage(pod), least))
+    if pod.spec.priority_class_name:
+        spec["priorityClassName"] = pod.spec.priority_class_name
+    if own.get(QUEUE_NAME_OF_PODS):
+        spec["queue"] = own[QUEUE_NAME_OF_PODS]
+    topology = _topology(own)
+    if topology is not None:
+        spec["networkTopology"] = topology
+    metadata = {
+        "name": group_name(pod),
+        "ownerReferences": _owners(pod),
+        "annotations": annotations,
+        "labels": {key: labels[key] for key in (PREEMPTABLE, COOLDOWN_TIME) if key in labels},
+    }
+    return {"metadata": metadata, "spec": spec, "status": {"phase": PENDING}}
+
+
+def _least(inherited: dict[str, str]) -> int:
+    text = inherited.get(GROUP_MIN_MEMBER, "1")
+    return int(text) if text.isascii() and text.isdigit() else 1
+
+
+def _topology(annotations: dict[str, str]) -> Tree | None:
+    mode, tier = annotations.get(TOPOLOGY_MODE), annotations.get(TOPOLOGY_HIGHEST_TIER)
+    if mode is None and tier is None:
+        return None
+    found: Tree = {"mode": mode.lower() if mode is not None and mode.lower() in (HARD, SOFT) else HARD}
+    if tier is not None and tier.isascii() and tier.isdigit():
+        found["highestTierAllowed"] = int(tier)
+    return found
+
+
+def _owners(pod: SeenPod) -> list[Tree]:
+    references = pod.metadata.owner_references
+    if pod.metadata.controller is None:
+        mine = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}
+        return [{**mine, "controller": True, "blockOwnerDeletion": True}]
+    return [
+        {
+            "apiVersion": each.api_version,
+            "kind": each.kind,
+            "name": each.name,
+            "uid": each.uid,
+            "controller": bool(each.controller),
+            "blockOwnerDeletion": True,
+        }
+        for each in references
+    ]

@@ -1,0 +1,45 @@
+"""Under which names do Volcano's kinds lie on an API server? They are read as trees, as other controllers do."""
+
+from __future__ import annotations
+
+from bayplan.client import Resource, resource_of
+from bayplan.controllers.core.api_types import ConfigMap, Tree, Whole
+from bayplan.objects.kinds import Kind
+from bayplan.objects.meta import KubeObject, OwnerReference
+
+
+class Command(KubeObject, frozen=True):
+    """bus.volcano.sh Command: what somebody wants done to a job or a queue."""
+
+    action: str = ""
+    target: OwnerReference | None = None
+    reason: str = ""
+    message: str = ""
+
+
+def _resource(
+    name: str, plural: str, group: str, version: str, struct: type[KubeObject] = Whole, *, namespaced: bool = True
+) -> Resource:
+    return resource_of(Kind(name, plural, group, struct, namespaced=namespaced, versions=(version,)))
+
+
+VC_JOBS = _resource("Job", "jobs", "batch.volcano.sh", "v1alpha1")
+VC_CRON_JOBS = _resource("CronJob", "cronjobs", "batch.volcano.sh", "v1alpha1")
+POD_GROUPS = _resource("PodGroup", "podgroups", "scheduling.volcano.sh", "v1beta1")
+QUEUES = _resource("Queue", "queues", "scheduling.volcano.sh", "v1beta1", namespaced=False)
+JOB_FLOWS = _resource("JobFlow", "jobflows", "flow.volcano.sh", "v1alpha1")
+JOB_TEMPLATES = _resource("JobTemplate", "jobtemplates", "flow.volcano.sh", "v1alpha1")
+HYPER_NODES = _resource("HyperNode", "hypernodes", "topology.volcano.sh", "v1alpha1", namespaced=False)
+COMMANDS = _resource("Command", "commands", "bus.volcano.sh", "v1alpha1", Command)
+SECRETS = Resource("", "v1", "secrets")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies")
+CONFIGURATION = _resource("ConfigMap", "configmaps", "", "v1", ConfigMap)
+
+
+def tree_of(item: Whole) -> Tree:
+    """The object as the rules of `objects` read it."""
+    meta = item.metadata
+    metadata: Tree = {"name": meta.name, "uid": meta.uid, "labels": meta.labels, "annotations": meta.annotations}
+    if meta.namespace:
+        metadata["namespace"] = meta.namespace
+    return {"metadata": metadata, "spec": item.spec, "status": item.status}

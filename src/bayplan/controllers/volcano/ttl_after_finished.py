@@ -1,0 +1,58 @@
+"""May a finished job go? One that says how long it is wanted is deleted when that time is over, with its pods."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from bayplan.controllers.core.api_types import Whole
+from bayplan.controllers.core.shared_informers import Key, World
+from bayplan.controllers.volcano.controller import BatchController
+from bayplan.controllers.volcano.job_states import FINISHED
+from bayplan.controllers.volcano.resources import VC_JOBS
+from bayplan.errors import NotFound
+
+
+class FinishedJobs(BatchController):
+    """Deletes jobs some time after their end."""
+
+    name = "volcano-gc-controller"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.jobs = self.feed(VC_JOBS, Whole)
+        self.jobs.listen(self._on_job)
+
+    def _on_job(self, _: Whole | None, new: Whole | None) -> None:
+        if new is not None and left_s(new, self.clock.now()) is not None:
+            self.enqueue(None, new)
+
+    async def sync(self, key: Key) -> float | None:
+        job = self.jobs.get(*key)
+        left = left_s(job, self.clock.now()) if job is not None and not job.terminating else None
+        if job is None or left is None:
+            return None
+        if left > 0:
+            return left
+        try:
+            fresh = await self.client.get_raw(VC_JOBS, *key)
+        except NotFound:
+            return None
+        # Somebody may have asked for more time since; then the watch is on its way.
+        same = fresh["metadata"]["uid"] == job.uid and fresh["spec"].get("ttlSecondsAfterFinished") == _ttl(job)
+        if same:
+            await self.delete(VC_JOBS, job, propagation="Foreground")
+        return None
+
+
+def _ttl(job: Whole) -> int | None:
+    given = job.spec.get("ttlSecondsAfterFinished")
+    return None if given is None else int(given)
+
+
+def left_s(job: Whole, now: datetime) -> float | None:
+    """How many seconds a finished job may stay; None for one that has not ended or may stay for ever."""
+    state, ttl = job.status.get("state") or {}, _ttl(job)
+    if ttl is None or state.get("phase") not in FINISHED or not state.get("lastTransitionTime"):
+        return None
+    ended = datetime.fromisoformat(state["lastTransitionTime"])
+    return ttl - (now - ended).total_seconds()

@@ -1,0 +1,1 @@
+"""Controllers of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs and ResourceClaims."""

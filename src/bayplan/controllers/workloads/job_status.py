@@ -1,0 +1,210 @@
+"""How far is a Job, and has it ended? Pure: counts, indexes, failure policies and conditions, as upstream has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from bayplan.controllers.core.api_types import (
+    SeenContainer,
+    SeenPod,
+    Tree,
+    Whole,
+)
+from bayplan.objects.meta import whole_time
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
+BACKOFF_LIMIT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a job ends, and how."""
+
+    good: bool
+    reason: str
+    message: str
+
+
+# Conditions
+
+
+def condition(job: Whole, kind: str) -> Tree | None:
+    return next((each for each in job.status.get("conditions") or () if each["type"] == kind), None)
+
+
+def holds(job: Whole, kind: str) -> bool:
+    found = condition(job, kind)
+    return found is not None and found["status"] == "True"
+
+
+def finished(job: Whole) -> bool:
+    return holds(job, "Complete") or holds(job, "Failed")
+
+
+def made_condition(kind: str, status: str, reason: str, message: str, now: datetime) -> Tree:
+    moment = whole_time(now)
+    times = {"lastProbeTime": moment, "lastTransitionTime": moment}
+    return {"type": kind, "status": status, **times, "reason": reason, "message": message}
+
+
+def with_suspension(conditions: Sequence[Tree], *, suspended: bool, now: datetime) -> list[Tree]:
+    """The conditions with whether the job rests; one that never did is not said to have been resumed."""
+    before = next((each for each in conditions if each["type"] == "Suspended"), None)
+    wanted = "True" if suspended else "False"
+    if (before is None and not suspended) or (before is not None and before["status"] == wanted):
+        return list(conditions)
+    outcome = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
+    others = [each for each in conditions if each["type"] != "Suspended"]
+    return [*others, made_condition("Suspended", wanted, *outcome, now)]
+
+
+# Pods
+
+
+def index_of(pod: SeenPod) -> int | None:
+    text = pod.metadata.annotations.get(INDEX, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def replaces_failed_only(job: Whole) -> bool:
+    policy = job.spec.get("podReplacementPolicy")
+    return bool(policy == "Failed") if policy else job.spec.get("podFailurePolicy") is not None
+
+
+def has_failed(job: Whole, pod: SeenPod) -> bool:
+    """Whether the pod counts as failed: also one that is deleted, unless only those that really failed count."""
+    if pod.status.phase == "Failed":
+        return True
+    return pod.terminating and pod.status.phase != "Succeeded" and not replaces_failed_only(job)
+
+
+def finish_time(pod: SeenPod, now: datetime) -> datetime:
+    """When a pod ended, as far as it says so."""
+    ends = [
+        each.state.terminated.finished_at
+        for each in pod.status.container_statuses
+        if each.state.terminated is not None and each.state.terminated.finished_at is not None
+    ]
+    return max(ends, default=pod.metadata.deletion_timestamp or now)
+
+
+def restarts(pods: Iterable[SeenPod]) -> int:
+    return sum(
+        each.restart_count
+        for pod in pods
+        for each in (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    )
+
+
+# Indexes
+
+
+def read_indexes(text: str | None, completions: int) -> set[int]:
+    """`0-2,5` as a set; numbers beyond what the job asks for now are left out."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit():
+            found.update(range(int(low), min(int(high or low), completions - 1) + 1))
+    return {each for each in found if each < completions}
+
+
+def write_indexes(indexes: Iterable[int]) -> str:
+    """A set as `0-2,5`; two neighbours are written with a comma."""
+    runs: list[list[int]] = []
+    for each in sorted(indexes):
+        if runs and runs[-1][1] == each - 1:
+            runs[-1][1] = each
+        else:
+            runs.append([each, each])
+    parts = [str(low) if low == high else f"{low},{high}" if high == low + 1 else f"{low}-{high}" for low, high in runs]
+    return ",".join(parts)
+
+
+def first_pending(taken: set[int], count: int, completions: int) -> list[int]:
+    found: list[int] = []
+    for index in range(completions):
+        if len(found) == count:
+            break
+        if index not in taken:
+            found.append(index)
+    return found
+
+
+# Failure policies
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which rule of a failure policy a pod met."""
+
+    action: str
+    message: str = ""
+
+
+COUNTED = Match("Count")
+
+
+def failure_match(job: Whole, pod: SeenPod) -> Match:
+    """What the job's policy says of a pod that failed."""
+    rules = (job.spec.get("podFailurePolicy") or {}).get("rules") or ()
+    for number, rule in enumerate(rules):
+        if (codes := rule.get("onExitCodes")) is not None:
+            found = _exit_code(pod, codes)
+            if found is not None:
+                name, code = found.name, found.state.terminated.exit_code if found.state.terminated else 0
+                what = f"Container {name} for pod {pod.namespace}/{pod.name} failed with exit code {code}"
+                return Match(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
+        elif _condition_met(pod, rule.get("onPodConditions") or ()) is not None:
+            kind = _condition_met(pod, rule.get("onPodConditions") or ())
+            what = f"Pod {pod.namespace}/{pod.name} has condition {kind}"
+            return Match(rule["action"], f"{what} matching {rule['action']} rule at index {number}")
+    return COUNTED
+
+
+def _exit_code(pod: SeenPod, codes: Tree) -> SeenContainer | None:
+    for each in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        ended = each.state.terminated
+        if ended is None or not ended.exit_code or codes.get("containerName") not in (None, each.name):
+            continue
+        if (ended.exit_code in codes["values"]) == (codes["operator"] == "In"):
+            return each
+    return None
+
+
+def _condition_met(pod: SeenPod, patterns: Iterable[Tree]) -> str | None:
+    for pattern in patterns:
+        found = pod.condition(pattern["type"])
+        if found is not None and found.status == pattern.get("status", "True"):
+            return str(pattern["type"])
+    return None
+
+
+# Ends
+
+
+def success_by_policy(job: Whole, succeeded: set[int]) -> Verdict | None:
+    """Whether what has succeeded is enough by the job's own word."""
+    for number, rule in enumerate((job.spec.get("successPolicy") or {}).get("rules") or ()):
+        wanted, count = rule.get("succeededIndexes"), rule.get("succeededCount")
+        among = succeeded
+        if wanted is not None:
+            named = read_indexes(wanted, int(job.spec.get("completions") or 0))
+            among = succeeded & named
+            count = len(named) if count is None else count
+        if count is not None and len(among) >= count:
+            return Verdict(True, "SuccessPolicy", f"Matched rules at index {number}")
+    return None
+
+
+def deadline_in_s(job: Whole, start: datetime | None, now: datetime) -> float | None:
+    """How long until the job has been active for too long."""
+    limit = job.spec.get("activeDeadlineSeconds")
+    if limit is None or start is None or job.spec.get("suspend"):
+        return None
+    return float(limit) - (now - start).total_seconds()

@@ -1,0 +1,454 @@
+"""Has every Job run as often as it should? Makes pods until enough have succeeded or too many have failed.
+
+Each pod carries a finalizer until it is counted, so none is missed when it is deleted and none is counted twice: what
+has ended is written down by uid, then let go, then added up. A sync costs a walk over the job's own pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bayplan.client.work_queue import WorkQueue
+from bayplan.controllers.core.api_types import (
+    JOBS,
+    PODS,
+    SeenPod,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.core.shared_informers import Key, World, changes
+from bayplan.controllers.workloads import job_status as sums
+from bayplan.controllers.workloads.job_pods import job_pod
+from bayplan.controllers.workloads.job_status import Verdict
+from bayplan.controllers.workloads.owned_pods import PodOwner
+from bayplan.errors import ApiError, NotFound
+from bayplan.objects.meta import whole_time
+
+log = logging.getLogger(__name__)
+
+BURST = 500
+MANAGED_BY = "kubernetes.io/job-controller"
+FIRST_BACKOFF_S = 10.0
+LAST_BACKOFF_S = 600.0
+_REACHED = Verdict(True, "CompletionsReached", "Reached expected number of succeeded pods")
+_BACKOFF = Verdict(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+_DEADLINE = Verdict(False, "DeadlineExceeded", "Job was active longer than specified deadline")
+_INDEXES = Verdict(False, "FailedIndexes", "Job has failed indexes")
+_MOST_INDEXES = Verdict(
+    False, "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
+)
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """Failures since the last success, and when the last was."""
+
+    failures: int = 0
+    last: datetime | None = None
+    known: set[str] = field(default_factory=set)
+    """Pods that were looked at: one that is looked at again before it is counted has failed once."""
+
+    def saw(self, pod: SeenPod, now: datetime, *, good: bool) -> None:
+        if pod.uid in self.known:
+            return
+        self.known.add(pod.uid)
+        self.failures = 0 if good else self.failures + 1
+        self.last = sums.finish_time(pod, now)
+
+    def wait_s(self, now: datetime) -> float:
+        if not self.failures or self.last is None:
+            return 0.0
+        delay_s = min(FIRST_BACKOFF_S * 2.0 ** (self.failures - 1), LAST_BACKOFF_S)
+        return max(0.0, delay_s - (now - self.last).total_seconds())
+
+
+@dataclass(slots=True)
+class _Count:
+    """One sync's view of a job's pods."""
+
+    active: list[SeenPod] = field(default_factory=list)
+    terminating: int = 0
+    succeeded: list[SeenPod] = field(default_factory=list)
+    """Ended well and not counted yet."""
+    failed: list[SeenPod] = field(default_factory=list)
+    ignored: list[SeenPod] = field(default_factory=list)
+    """Ended badly, which does not count."""
+    good_indexes: set[int] = field(default_factory=set)
+    bad_indexes: set[int] = field(default_factory=set)
+    fatal: str = ""
+    """What the failure policy ends the job for."""
+
+
+class Jobs(PodOwner):
+    """Runs pods to completion."""
+
+    name = "job-controller"
+    resource = JOBS
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._backoffs: dict[str, _Backoff] = {}
+        self._freed: set[str] = set()
+        """Pods that we let go and that the watch still shows as held: they are counted."""
+        self._orphans: WorkQueue[Key] = WorkQueue(
+            "job's orphan", self._let_go, clock=world.clock, chance=world.chance, workers=2
+        )
+        self.pods.listen(self._on_tracked)
+
+    async def run(self) -> None:
+        await self.synced()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.queue.run())
+            group.create_task(self._orphans.run())
+
+    # What is heard.
+
+    def _on_owner(self, old: Whole | None, new: Whole | None) -> None:
+        if old is not None and (new is None or sums.finished(new)):
+            self._backoffs.pop(old.uid, None)
+            self.forget(old.uid)
+            for pod in self.pods.owned_by(old.uid):
+                self._on_tracked(None, pod)
+        super()._on_owner(old, new)
+
+    def _on_tracked(self, before: SeenPod | None, pod: SeenPod | None) -> None:
+        """A pod that nobody will count any more must not be held."""
+        if before is not None and (pod is None or sums.TRACKING not in pod.metadata.finalizers):
+            self._freed.discard(before.uid)
+        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._stray(pod):
+            self._orphans.add((pod.namespace, pod.name), after_s=0.2)
+
+    def _stray(self, pod: SeenPod) -> bool:
+        owner = pod.metadata.controller
+        if owner is None or owner.kind != "Job":
+            return True
+        job = self.owners.get(pod.namespace, owner.name)
+        return job is None or job.uid != owner.uid or sums.finished(job)
+
+    async def _let_go(self, key: Key) -> None:
+        pod = self.pods.get(*key)
+        if pod is not None and sums.TRACKING in pod.metadata.finalizers and self._stray(pod):
+            await self.untrack(pod)
+
+    # What is done.
+
+    async def sync(self, key: Key) -> float | None:
+        job = self.latest(self.owners, key)
+        if job is None or sums.finished(job) or job.spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
+            return None
+        pods = await self.own_pods(job)
+        now = self.clock.now()
+        count = self._count(job, pods, now)
+        return await _Sync(self, job, count, self._backoffs.setdefault(job.uid, _Backoff()), now).work()
+
+    def _count(self, job: Whole, pods: Sequence[SeenPod], now: datetime) -> _Count:
+        noted = _noted(job)
+        completions = int(job.spec.get("completions") or 0)
+        count = _Count(good_indexes=sums.read_indexes(job.status.get("completedIndexes"), completions))
+        count.bad_indexes = sums.read_indexes(job.status.get("failedIndexes"), completions)
+        backoff = self._backoffs.setdefault(job.uid, _Backoff())
+        for pod in sorted(pods, key=lambda each: sums.finish_time(each, now)):
+            tracked = sums.TRACKING in pod.metadata.finalizers
+            if pod.active:
+                count.active.append(pod)
+                continue
+            if pod.terminating and not pod.finished:
+                count.terminating += 1
+            if not tracked or pod.uid in noted or pod.uid in self._freed:
+                continue
+            if pod.status.phase == "Succeeded":
+                count.succeeded.append(pod)
+                if (index := sums.index_of(pod)) is not None and index < completions:
+                    count.good_indexes.add(index)
+                backoff.saw(pod, now, good=True)
+            elif sums.has_failed(job, pod):
+                _count_failure(job, pod, count)
+                if pod in count.failed:
+                    backoff.saw(pod, now, good=False)
+        count.bad_indexes -= count.good_indexes
+        return count
+
+    async def untrack(self, pod: SeenPod) -> None:
+        """Let a pod go that is counted."""
+        meta = {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [sums.TRACKING]}
+        if self.pods.get(pod.namespace, pod.name) is not None:
+            self._freed.add(pod.uid)
+        try:
+            await self.client.patch(PODS, {"metadata": meta}, namespace=pod.namespace, name=pod.name)
+        except NotFound:
+            pass
+        except ApiError:
+            self._freed.discard(pod.uid)
+            raise
+
+
+def _count_failure(job: Whole, pod: SeenPod, count: _Count) -> None:
+    match = sums.failure_match(job, pod)
+    # Pods of a job that rests were stopped by us, and by no fault of their own.
+    if match.action == "Ignore" or (job.spec.get("suspend") and pod.terminating):
+        count.ignored.append(pod)
+        return
+    count.failed.append(pod)
+    if match.action == "FailJob":
+        count.fatal = count.fatal or match.message
+    index, limit = sums.index_of(pod), job.spec.get("backoffLimitPerIndex")
+    if limit is None or index is None:
+        return
+    text = pod.metadata.annotations.get(sums.INDEX_FAILURES, "0")
+    if match.action == "FailIndex" or int(text if text.isdigit() else 0) >= limit:
+        count.bad_indexes.add(index)
+
+
+def _noted(job: Whole) -> set[str]:
+    """Uids of pods that are written down and may not be let go yet."""
+    found = job.status.get("uncountedTerminatedPods") or {}
+    return {*(found.get("succeeded") or ()), *(found.get("failed") or ())}
+
+
+class _Sync:
+    """One sync of one job."""
+
+    def __init__(self, controller: Jobs, job: Whole, count: _Count, backoff: _Backoff, now: datetime) -> None:
+        self._controller, self._job, self._count, self._backoff, self._now = controller, job, count, backoff, now
+        self._status: Tree = dict(job.status)
+        self._conditions: list[Tree] = list(job.status.get("conditions") or ())
+        self._suspended = bool(job.spec.get("suspend"))
+        self._again_s: float | None = None
+        told = job.status.get("uncountedTerminatedPods") or {}
+        self._good = [*(told.get("succeeded") or ()), *(pod.uid for pod in count.succeeded)]
+        self._bad = [*(told.get("failed") or ()), *(pod.uid for pod in count.failed)]
+
+    async def work(self) -> float | None:
+        self._begin()
+        verdict = self._verdict()
+        failure: ApiError | None = None
+        if self._controller.expected.settled(self._job.uid) and not self._job.terminating:
+            try:
+                await self._manage(verdict)
+            except ApiError as fault:
+                failure = fault
+        await self._account(verdict)
+        if failure is not None:
+            raise failure
+        return self._again_s
+
+    # How long it has been going on.
+
+    def _begin(self) -> None:
+        before = {each["type"]: each["status"] for each in self._conditions}.get("Suspended")
+        self._conditions = sums.with_suspension(self._conditions, suspended=self._suspended, now=self._now)
+        after = {each["type"]: each["status"] for each in self._conditions}.get("Suspended")
+        if before != after and after is not None:
+            reason = "Suspended" if self._suspended else "Resumed"
+            self._controller.say(JOBS, self._job, reason, f"Job {reason.lower()}")
+            if not self._suspended:
+                self._status["startTime"] = whole_time(self._now)
+        if not self._suspended and "startTime" not in self._status:
+            self._status["startTime"] = whole_time(self._now)
+
+    @property
+    def _start(self) -> datetime | None:
+        text = self._status.get("startTime")
+        return datetime.fromisoformat(text) if text else None
+
+    # Whether it has ended.
+
+    @property
+    def _succeeded(self) -> int:
+        if self._indexed:
+            return len(self._count.good_indexes)
+        return int(self._job.status.get("succeeded") or 0) + len(self._good)
+
+    @property
+    def _failed(self) -> int:
+        return int(self._job.status.get("failed") or 0) + len(self._bad)
+
+    @property
+    def _indexed(self) -> bool:
+        return bool(self._job.spec.get("completionMode") == "Indexed")
+
+    def _verdict(self) -> Verdict | None:
+        """Whether the job ends now, and how; once that is said it stands."""
+        job, count = self._job, self._count
+        for kind, good in (("FailureTarget", False), ("SuccessCriteriaMet", True)):
+            found = sums.condition(job, kind)
+            if found is not None and found["status"] == "True":
+                return Verdict(good, found.get("reason", ""), found.get("message", ""))
+        if count.fatal:
+            return Verdict(False, "PodFailurePolicy", count.fatal)
+        limit = int(job.spec.get("backoffLimit", sums.BACKOFF_LIMIT))
+        if self._failed > limit or self._restarted_too_often(limit):
+            return _BACKOFF
+        left_s = sums.deadline_in_s(job, self._start, self._now)
+        if left_s is not None:
+            if left_s <= 0:
+                return _DEADLINE
+            self._look_again(left_s)
+        if (indexes := self._by_indexes()) is not None:
+            return indexes
+        wanted = job.spec.get("completions")
+        enough = self._succeeded > 0 and not count.active if wanted is None else self._succeeded >= int(wanted)
+        return _REACHED if enough else None
+
+    def _by_indexes(self) -> Verdict | None:
+        if not self._indexed:
+            return None
+        job, count = self._job, self._count
+        if (found := sums.success_by_policy(job, count.good_indexes)) is not None:
+            return found
+        most = job.spec.get("maxFailedIndexes")
+        if most is not None and len(count.bad_indexes) > most:
+            return _MOST_INDEXES
+        wanted = int(job.spec.get("completions") or 0)
+        if count.bad_indexes and len(count.bad_indexes | count.good_indexes) >= wanted:
+            return _INDEXES
+        return None
+
+    def _restarted_too_often(self, limit: int) -> bool:
+        """Pods that restart in place fail without ending."""
+        template = self._job.spec.get("template") or {}
+        if (template.get("spec") or {}).get("restartPolicy") != "OnFailure":
+            return False
+        times = sums.restarts(pod for pod in self._count.active if pod.status.phase in ("Running", "Pending"))
+        return times > 0 if not limit else times >= limit
+
+    # Pods.
+
+    async def _manage(self, verdict: Verdict | None) -> None:
+        job, active = self._job, self._count.active
+        if verdict is not None or self._suspended:
+            if active:
+                await self._controller.delete_pods(job, active)
+                self._gone(active)
+            return
+        wanted = self._wanted()
+        if len(active) > wanted:
+            doomed = sorted(active, key=_least_missed)[: len(active) - wanted]
+            await self._controller.delete_pods(job, doomed)
+            self._gone(doomed)
+            return
+        waiting = self._count.terminating if sums.replaces_failed_only(job) else 0
+        missing = min(wanted - len(active) - waiting, BURST)
+        if missing <= 0:
+            return
+        wait_s = self._backoff.wait_s(self._now)
+        if wait_s > 0:
+            self._look_again(wait_s)
+            return
+        await self._controller.create_pods(job, self._bodies(missing))
+
+    def _wanted(self) -> int:
+        parallel, completions = int(self._job.spec.get("parallelism", 1)), self._job.spec.get("completions")
+        if completions is None:
+            return len(self._count.active) if self._succeeded else parallel
+        left = int(completions) - self._succeeded
+        if self._indexed:
+            left -= len(self._count.bad_indexes)
+        return max(0, min(left, parallel))
+
+    def _bodies(self, missing: int) -> list[Tree]:
+        if not self._indexed:
+            return [job_pod(self._job)] * missing
+        count = self._count
+        busy = {index for pod in count.active if (index := sums.index_of(pod)) is not None}
+        taken = busy | count.good_indexes | count.bad_indexes
+        indexes = sums.first_pending(taken, missing, int(self._job.spec.get("completions") or 0))
+        return [job_pod(self._job, index=index, failures=self._failures_of(index)) for index in indexes]
+
+    def _failures_of(self, index: int) -> int | None:
+        """How often this index has failed, where that is counted."""
+        if self._job.spec.get("backoffLimitPerIndex") is None:
+            return None
+        before = [
+            int(pod.metadata.annotations.get(sums.INDEX_FAILURES, "0"))
+            for pod in self._controller.pods.owned_by(self._job.uid)
+            if sums.index_of(pod) == index and sums.has_failed(self._job, pod)
+        ]
+        return max(before) + 1 if before else 0
+
+    def _gone(self, pods: Sequence[SeenPod]) -> None:
+        """They are on their way out: whoever is deleted is not active any more."""
+        going = {pod.uid for pod in pods}
+        self._count.active = [pod for pod in self._count.active if pod.uid not in going]
+        self._count.terminating += len(going)
+
+    def _look_again(self, seconds: float) -> None:
+        self._again_s = seconds if self._again_s is None else min(seconds, self._again_s)
+
+    # Counting.
+
+    async def _account(self, verdict: Verdict | None) -> None:
+        """Write down what has ended, let it go, add it up."""
+        count, job = self._count, self._job
+        to_free = [*count.succeeded, *count.failed, *count.ignored]
+        if verdict is not None:
+            self._target(verdict)
+        if to_free or verdict is not None:
+            job = await self._write(job, self._numbers(self._good, self._bad, added=False))
+        noted = set(self._good) | set(self._bad)
+        held = [pod for pod in self._controller.pods.owned_by(job.uid) if sums.TRACKING in pod.metadata.finalizers]
+        freed = {pod.uid: pod for pod in [*to_free, *(pod for pod in held if pod.uid in noted)]}
+        await asyncio.gather(*(self._controller.untrack(pod) for pod in freed.values()))
+        status = self._numbers([], [], added=True)
+        if verdict is not None and not status.get("active") and not status.get("terminating"):
+            self._finish(status, verdict)
+        await self._write(job, status)
+
+    async def _write(self, job: Whole, status: Tree) -> Whole:
+        """The status, and the job as it is then."""
+        wanted = changes(job.status, status)
+        if not wanted:
+            return job
+        answer = await self._controller.write(JOBS, job, {"status": wanted}, subresource="status")
+        return self._controller.answered(answer)
+
+    def _numbers(self, good: list[str], bad: list[str], *, added: bool) -> Tree:
+        count, job = self._count, self._job
+        before = {key: int(job.status.get(key) or 0) for key in ("succeeded", "failed")}
+        numbers = {
+            "active": len(count.active),
+            "ready": sum(1 for pod in count.active if pod.ready),
+            "terminating": count.terminating,
+            "succeeded": before["succeeded"] + (len(self._good) if added else 0),
+            "failed": before["failed"] + (len(self._bad) if added else 0),
+        }
+        status: Tree = {key: value for key, value in numbers.items() if value or key in ("ready", "terminating")}
+        if "startTime" in self._status:
+            status["startTime"] = self._status["startTime"]
+        told = {key: uids for key, uids in (("succeeded", good), ("failed", bad)) if uids}
+        status["uncountedTerminatedPods"] = told
+        if self._indexed:
+            if count.good_indexes:
+                status["completedIndexes"] = sums.write_indexes(count.good_indexes)
+                if added:
+                    status["succeeded"] = len(count.good_indexes)
+            if job.spec.get("backoffLimitPerIndex") is not None:
+                status["failedIndexes"] = sums.write_indexes(count.bad_indexes)
+        if self._conditions:
+            status["conditions"] = self._conditions
+        return status
+
+    def _target(self, verdict: Verdict) -> None:
+        kind = "SuccessCriteriaMet" if verdict.good else "FailureTarget"
+        if not any(each["type"] == kind for each in self._conditions):
+            made = sums.made_condition(kind, "True", verdict.reason, verdict.message, self._now)
+            self._conditions = [*self._conditions, made]
+
+    def _finish(self, status: Tree, verdict: Verdict) -> None:
+        kind = "Complete" if verdict.good else "Failed"
+        made = sums.made_condition(kind, "True", verdict.reason, verdict.message, self._now)
+        status["conditions"] = [*self._conditions, made]
+        status.setdefault("startTime", whole_time(self._now))
+        if verdict.good:
+            status["completionTime"] = whole_time(self._now)
+            self._controller.say(JOBS, self._job, "Completed", "Job completed")
+        else:
+            self._controller.say(JOBS, self._job, verdict.reason, verdict.message, warning=True)
+
+
+def _least_missed(pod: SeenPod) -> tuple[object, ...]:
+    return bool(pod.spec.node_name), pod.status.phase == "Running", pod.ready, str(pod.metadata.creation_timestamp)

@@ -1,0 +1,123 @@
+"""What does a claim ask for? Requests and their alternatives in one shape, checked before the search begins.
+
+A request asks for devices of a class: a number of them or all. A request with `firstAvailable` has several
+alternatives of which one must be met; each is an `Ask`. Checking is eager, as upstream's is: an alternative that makes
+no sense spoils the claim although an earlier one would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from bayplan.devices.errors import AllocationError
+from bayplan.devices.pools import PoolDevice
+from bayplan.objects.meta import QuantityText
+from bayplan.objects.resource import (
+    DeviceClass,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
+
+EXACT_COUNT, ALL = "ExactCount", "All"
+
+Condition = tuple[str, str]
+"""A selector's expression, and whose it is: what an error about it begins with."""
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """A request, or one alternative of it, for one claim. The same for all nodes, except where it wants all devices."""
+
+    claim: ResourceClaim
+    position: int  # of the claim among those of the search
+    request: str  # the name of the request of the claim
+    alternative: str  # the name of the alternative, or ""
+    device_class: DeviceClass
+    conditions: tuple[Condition, ...]
+    tolerations: tuple[DeviceToleration, ...]
+    capacity: Mapping[str, QuantityText]
+    wants_all: bool
+    count: int
+    admin: bool = False
+    every: list[PoolDevice] = field(default_factory=list)  # the devices that "all" means on a node
+
+    @property
+    def name(self) -> str:
+        """As results refer to it."""
+        return f"{self.request}/{self.alternative}" if self.alternative else self.request
+
+    def on_node(self, every: list[PoolDevice]) -> Ask:
+        """An ask for all devices, where these are all."""
+        return replace(self, every=every, count=len(every))
+
+    def fault(self, text: str) -> AllocationError:
+        """An error about it. An alternative goes by its own name there, without the request's."""
+        return AllocationError(f"claim {self.claim.key}, request {self.alternative or self.request}: {text}")
+
+
+def alternatives(
+    claim: ResourceClaim, position: int, request: DeviceRequest, classes: Mapping[str, DeviceClass]
+) -> Iterable[Ask]:
+    """The ways to meet a request, best first; one for a plain request. Raises `AllocationError`."""
+    if request.first_available:
+        for sub in request.first_available:
+            yield _ask(claim, position, request.name, sub.name, sub, classes)
+    elif request.exactly is not None:
+        ask = _ask(claim, position, request.name, "", request.exactly, classes)
+        ask.admin = bool(request.exactly.admin_access)
+        yield ask
+    else:
+        raise AllocationError(f"claim {claim.key}, request {request.name}: unknown request type")
+
+
+def _ask(
+    claim: ResourceClaim,
+    position: int,
+    request: str,
+    alternative: str,
+    wanted: ExactDeviceRequest | DeviceSubRequest,
+    classes: Mapping[str, DeviceClass],
+) -> Ask:
+    where = f"claim {claim.key}, request {alternative or request}"
+    for number, selector in enumerate(wanted.selectors):
+        if selector.cel is None:
+            text = "CEL expression empty (unsupported selector type?)"
+            raise AllocationError(f"{where}, selector #{number}: {text}")
+    if not wanted.device_class_name:
+        raise AllocationError(f"{where}: missing device class name (unsupported request type?)")
+    device_class = classes.get(wanted.device_class_name)
+    if device_class is None:
+        missing = f'deviceclass.resource.k8s.io "{wanted.device_class_name}" not found'
+        raise AllocationError(f"{where}: could not retrieve device class {wanted.device_class_name}: {missing}")
+    mode = wanted.allocation_mode
+    if mode not in (EXACT_COUNT, ALL):  # the API server fills it in, so an empty one is as strange as any other
+        raise AllocationError(f"{where}: unsupported count mode {mode}")
+    return Ask(
+        claim=claim,
+        position=position,
+        request=request,
+        alternative=alternative,
+        device_class=device_class,
+        conditions=(*class_conditions(device_class), *_conditions(wanted.selectors, f"claim {claim.key}")),
+        tolerations=wanted.tolerations,
+        capacity=wanted.capacity.requests if wanted.capacity is not None else {},
+        wants_all=mode == ALL,
+        count=0 if mode == ALL else wanted.count,
+    )
+
+
+def class_conditions(device_class: DeviceClass) -> tuple[Condition, ...]:
+    """What a class demands of its devices."""
+    return _conditions(device_class.spec.selectors, f"class {device_class.name}")
+
+
+def _conditions(selectors: tuple[DeviceSelector, ...], whose: str) -> tuple[Condition, ...]:
+    return tuple(
+        (selector.cel.expression if selector.cel is not None else "", f"{whose}: selector #{number}")
+        for number, selector in enumerate(selectors)
+    )

@@ -1,0 +1,107 @@
+"""Which engine says why? The one that serves the pod; of pods that nobody here serves, whoever knows them.
+
+A pod that waits for the binder is told, beside that, how its request stands at the API server and who holds the
+binders' lease: two requests a question, and none for other pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from bayplan.client import LEASES, Client, resource_of
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.model import LeaderElection
+from bayplan.errors import BayplanError, NotFound
+from bayplan.explain.bind_request_answers import awaited, requested
+from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BINDER, BindRequest
+from bayplan.objects.kinds import kind_of
+from bayplan.telemetry.answers import ABSENT, EXPIRED, FREE, HELD, UNKNOWN, Answer, BinderLease
+
+NOT_LEADING = "this instance does not lead, and has decided nothing; ask the one that does"
+_USUAL_NAMESPACE = "kube-system"
+_SEE = "see whether `bayplan binder` runs"
+_REQUESTS = resource_of(kind_of(BindRequest))
+
+
+class Explainer(Protocol):
+    """Explains the pods of one engine."""
+
+    def serves(self, pod: Pod) -> bool: ...
+    def find(self, namespace: str, name: str) -> Pod | None: ...
+    async def answer(self, pod: Pod, *, now: bool = False) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BinderLook:
+    """Looks for the binder on behalf of pods that wait for it."""
+
+    client: Client
+    namespace: str
+    """Where the lease of binders is."""
+
+    @classmethod
+    def of(cls, client: Client, settings: OwnSettings, lease: LeaderElection | None = None) -> BinderLook:
+        """Where settings say nothing of it the binder's lease is beside the engine's (`lease`), as in our manifests."""
+        namespace = lease.resource_namespace if lease is not None else _USUAL_NAMESPACE
+        return cls(client, settings.binder_lease_namespace or namespace)
+
+    async def with_binder(self, answer: Answer) -> Answer:
+        """The answer about a pod that has a request, with the request as it is now, and whether a binder is there."""
+        if answer.request is None:
+            return answer
+        answer = await self._as_it_is(answer, answer.request.name)
+        ours = answer.request is not None and answer.request.is_ours
+        return replace(answer, binder=await self._lease()) if ours else answer
+
+    async def _as_it_is(self, answer: Answer, key: str) -> Answer:
+        """Of what the binder has begun an engine that watches failures alone has not heard."""
+        namespace, _, name = key.partition("/")
+        try:
+            request = await self.client.get(BindRequest, namespace, name, resource=_REQUESTS)
+        except BayplanError:
+            return answer
+        if request.pod_uid and request.pod_uid != answer.uid:
+            return answer
+        return replace(answer, request=requested(request), waits_for=awaited(request))
+
+    async def _lease(self) -> BinderLease:
+        lease = f"{self.namespace}/{BINDER}"
+        try:
+            tree = await self.client.get_raw(LEASES, self.namespace, BINDER)
+        except NotFound:
+            text = f"there is no lease {lease}: no binder runs, or one that takes no lease (--leader-elect=false)"
+            return BinderLease(lease=lease, state=ABSENT, sentence=text)
+        except BayplanError as fault:
+            return BinderLease(lease=lease, state=UNKNOWN, sentence=f"the lease {lease} cannot be read: {fault}")
+        return _as_held(lease, tree.get("spec") or {}, self.client.clock.now())
+
+
+def _as_held(lease: str, spec: dict[str, Any], now: datetime) -> BinderLease:
+    holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+    if not holder:
+        return BinderLease(lease=lease, state=FREE, sentence=f"nobody holds the lease {lease}; {_SEE}")
+    at = datetime.fromisoformat(renewed) if renewed else None
+    told = BinderLease(lease=lease, state=HELD, sentence="", holder=holder, renewed_at=at)
+    ends = None if at is None else at + timedelta(seconds=spec.get("leaseDurationSeconds") or 0)
+    if ends is None or ends >= now:
+        return replace(told, sentence=f"{holder} holds the lease {lease}")
+    text = f"{holder} holds the lease {lease} no more: it expired {(now - ends).total_seconds():.0f} s ago; {_SEE}"
+    return replace(told, state=EXPIRED, sentence=text)
+
+
+async def why_of(
+    explainers: Sequence[Explainer], namespace: str, name: str, *, now: bool, binder: BinderLook | None = None
+) -> Answer | None:
+    """The answer; None where no engine knows the pod."""
+    known = [(each, pod) for each in explainers if (pod := each.find(namespace, name)) is not None]
+    if not known:
+        return None
+    explainer, pod = next((each for each in known if each[0].serves(each[1])), known[0])
+    answer = await explainer.answer(pod, now=now)
+    return answer if binder is None else await binder.with_binder(answer)

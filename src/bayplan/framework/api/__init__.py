@@ -1,0 +1,1 @@
+"""What plugin authors import: extension points, statuses, cluster events, the cycle and the handle."""

@@ -1,0 +1,203 @@
+"""Why a pod fits nowhere: for every node the plugin, the code and the reasons, kept as masks.
+
+Made by the filters of one attempt. Reading one node's status, counting reasons and writing the FailedScheduling
+sentence are all questions to the same record, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bayplan.framework.api.status import SUCCESS, Code, Status
+from bayplan.snapshot import BoolVector
+
+CodeVector = npt.NDArray[np.int8]
+NOT_LOOKED_AT = -1
+_BITS = 62  # reasons that fit into one number
+_NO_STATUS = Status(Code.UNRESOLVABLE)
+
+
+@dataclass(slots=True)
+class Reason:
+    """One reason of one plugin, and the rows it holds for."""
+
+    plugin: str
+    text: str
+    mask: BoolVector
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What the filters said of each entry of a table."""
+
+    codes: CodeVector
+    reasons: list[Reason] = field(default_factory=list)
+    plugins: dict[str, BoolVector] = field(default_factory=dict)  # plugin -> entries that it rejected
+
+    @classmethod
+    def none_yet(cls, count: int) -> Verdicts:
+        return cls(np.zeros(count, dtype=np.int8))
+
+    @property
+    def feasible(self) -> BoolVector:
+        mask: BoolVector = self.codes == Code.SUCCESS
+        return mask
+
+    def status(self, position: int) -> Status:
+        code = Code(int(self.codes[position]))
+        if code is Code.SUCCESS:
+            return SUCCESS
+        plugin = next(name for name, mask in self.plugins.items() if mask[position])
+        return Status(code, (reason.text for reason in self.reasons if reason.mask[position]), plugin=plugin)
+
+    def statuses(self) -> list[Status]:
+        """The status of every entry; entries with the same reasons share one."""
+        if len(self.reasons) > _BITS:
+            return [self.status(position) for position in range(len(self.codes))]
+        patterns = np.zeros(len(self.codes), dtype=np.int64)
+        for bit, reason in enumerate(self.reasons):
+            patterns |= reason.mask.astype(np.int64) << bit
+        _, first, which = np.unique(patterns, return_index=True, return_inverse=True)
+        distinct = [self.status(position) for position in first.tolist()]
+        return [distinct[number] for number in which.tolist()]
+
+
+class Diagnosis:
+    """The statuses of all nodes for one pod; rows are those of the attempt's snapshot."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.verdicts: Verdicts = Verdicts(np.full(len(names), NOT_LOOKED_AT, dtype=np.int8))
+        self.overrides: dict[int, Status] = {}  # rows whose status did not come from the common pass
+        self.absent: Status = _NO_STATUS  # the status of every row that was not looked at
+        self.pre_filter_message = ""
+        self.post_filter_message = ""
+        self.within: BoolVector | None = None  # the rows that the pod may be tried on at all; None: all of them
+        self.unschedulable_plugins: set[str] = set()
+        self.pending_plugins: set[str] = set()
+
+    @property
+    def node_count(self) -> int:
+        return len(self.names)
+
+    @property
+    def eligible_count(self) -> int:
+        """How many nodes were there for the pod to be tried on."""
+        return self.node_count if self.within is None else int(np.count_nonzero(self.within))
+
+    def record(self, status: Status) -> None:
+        """Remember who rejected, for the queue."""
+        if status.rejected and status.plugin:
+            self.unschedulable_plugins.add(status.plugin)
+            if status.code is Code.PENDING:
+                self.pending_plugins.add(status.plugin)
+
+    def record_rejectors(self) -> None:
+        """The same for everybody who rejected a row in the common pass."""
+        common = np.ones(self.node_count, dtype=np.bool_)
+        common[list(self.overrides)] = False
+        for plugin, mask in self.verdicts.plugins.items():
+            codes = set(np.unique(self.verdicts.codes[mask & common]).tolist()) - {NOT_LOOKED_AT, int(Code.ERROR)}
+            if codes:
+                self.unschedulable_plugins.add(plugin)
+            if int(Code.PENDING) in codes:
+                self.pending_plugins.add(plugin)
+
+    def add(self, other: Diagnosis) -> None:
+        """Take in what was found about other rows."""
+        looked_at = other.verdicts.codes != NOT_LOOKED_AT
+        self.verdicts.codes[looked_at] = other.verdicts.codes[looked_at]
+        self.verdicts.reasons += other.verdicts.reasons
+        for plugin, mask in other.verdicts.plugins.items():
+            known = self.verdicts.plugins.get(plugin)
+            self.verdicts.plugins[plugin] = mask if known is None else known | mask
+        self.overrides |= other.overrides
+        self.unschedulable_plugins |= other.unschedulable_plugins
+        self.pending_plugins |= other.pending_plugins
+
+    def override(self, row: int, status: Status) -> None:
+        """One row was judged on its own."""
+        self.overrides[row] = status
+        self.record(status)
+
+    def status(self, row: int) -> Status:
+        """What the attempt found about one node."""
+        override = self.overrides.get(row)
+        if override is not None:
+            return override
+        if self.verdicts.codes[row] == NOT_LOOKED_AT:
+            return self.absent
+        return self.verdicts.status(row)
+
+    def explicit_rows(self) -> BoolVector:
+        """Rows with a status of their own."""
+        rows: BoolVector = self.verdicts.codes != NOT_LOOKED_AT
+        rows[list(self.overrides)] = True
+        return rows
+
+    def rows_with(self, code: Code) -> BoolVector:
+        """Rows whose status has this code, with the absent status counted for rows that have none."""
+        rows: BoolVector = self.verdicts.codes == code
+        if self.absent.code is code:
+            rows |= self.verdicts.codes == NOT_LOOKED_AT
+        for row, status in self.overrides.items():
+            rows[row] = status.code is code
+        return rows
+
+    def histogram(self) -> Counter[str]:
+        """Every reason with the number of nodes it holds for."""
+        counts: Counter[str] = Counter()
+        for reason in self.reasons():
+            counts[reason.text] += int(np.count_nonzero(reason.mask))
+        return +counts
+
+    def reasons(self) -> list[Reason]:
+        """Every reason with its rows: of the common pass, of rows judged on their own, of rows not looked at."""
+        found = [*self.verdicts.reasons]
+        if self.overrides:
+            common = np.ones(self.node_count, dtype=np.bool_)
+            common[list(self.overrides)] = False
+            found = [Reason(each.plugin, each.text, each.mask & common) for each in found]
+            found += self._reasons_of_overrides()
+        # A row that passed every filter, and that an extender then left out without a word, counts as not looked at.
+        unseen = ~self.explicit_rows() | self.rows_with(Code.SUCCESS)
+        if self.within is not None:
+            unseen &= self.within
+        return found + [Reason(self.absent.plugin, text, unseen) for text in self.absent.reasons]
+
+    def _reasons_of_overrides(self) -> Iterator[Reason]:
+        rows: dict[int, list[int]] = {}  # few statuses are on many rows
+        statuses: dict[int, Status] = {}
+        for row, status in self.overrides.items():
+            rows.setdefault(id(status), []).append(row)
+            statuses[id(status)] = status
+        for number, status in statuses.items():
+            if status.code is Code.SUCCESS:
+                continue
+            mask = np.zeros(self.node_count, dtype=np.bool_)
+            mask[rows[number]] = True
+            for text in status.reasons:
+                yield Reason(status.plugin, text, mask)
+
+    def sentence(self) -> str:
+        """The words of the FailedScheduling event."""
+        head = f"0/{self.eligible_count} nodes are available:"
+        if self.pre_filter_message:
+            head += f" {self.pre_filter_message}."
+        else:
+            parts = sorted(f"{count} {text}" for text, count in self.histogram().items())
+            if parts:
+                head += f" {', '.join(parts)}."
+        return f"{head} {self.post_filter_message}" if self.post_filter_message else head
+
+    def by_node(self) -> Iterator[tuple[str, Status]]:
+        """Every looked-at node with its status: for people, not for the hot path."""
+        explicit = self.explicit_rows()
+        for row, name in enumerate(self.names):
+            if explicit[row]:
+                yield name, self.status(row)

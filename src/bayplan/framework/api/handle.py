@@ -1,0 +1,118 @@
+"""What a plugin may reach of the world around it, as protocols.
+
+A plugin is built by `factory(args, handle)` and keeps the handle. The cache, the queue and the client fit these
+protocols by shape; the composition root wires them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from bayplan.clock import Clock
+from bayplan.devices import DeviceAssumptions
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.diagnosis import Verdicts
+from bayplan.framework.api.status import Status
+from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.objects.core import Pod
+from bayplan.snapshot import Catalog, NodeColumns, NodeTable, PodInfo
+from bayplan.volumes import VolumeAssumptions
+
+
+class Nominations(Protocol):
+    """Pods for which preemption has made room, by the node they wait for."""
+
+    def on_node(self, node_name: str) -> Sequence[PodInfo]: ...
+    def nodes(self) -> Collection[str]: ...
+    def node_of(self, uid: str) -> str | None:
+        """The node that a pod is nominated to."""
+        ...
+
+    def leaving_from(self, node_name: str) -> Mapping[str, object]:
+        """By uid: who was told to leave a node for somebody's sake, whatever the API server shows of it yet."""
+        ...
+
+    def refused_on(self, node_name: str) -> Collection[str]:
+        """The uids of pods that are no victims now: the API server refused to delete them a short time ago."""
+        ...
+
+
+class WaitingPod(Protocol):
+    """A pod that Permit holds back."""
+
+    @property
+    def pod(self) -> Pod: ...
+    def pending_plugins(self) -> Sequence[str]: ...
+    def allow(self, plugin: str) -> None: ...
+    def reject(self, plugin: str, message: str) -> bool: ...
+
+
+class WaitingPods(Protocol):
+    def get(self, uid: str) -> WaitingPod | None: ...
+    def all(self) -> Iterable[WaitingPod]: ...
+
+
+class Writes(Protocol):
+    """Performs intents against the API server."""
+
+    async def perform(self, intent: object) -> Any: ...
+
+    def submit(self, intent: object) -> None:
+        """Perform it some time soon: nobody waits for it, and a failure is only logged. For points that cannot wait."""
+        ...
+
+
+class Filters(Protocol):
+    """The profile's own filters, for a plugin that tries things out on forks (preemption)."""
+
+    def judge_table(self, cycle: Cycle, table: NodeTable) -> Verdicts: ...
+    def keeps_to_rows(self, cycle: Cycle) -> bool: ...
+    def awaited_nodes(self, cycle: Cycle) -> dict[str, list[PodInfo]]: ...
+    def judge(self, cycle: Cycle, fork: NodeColumns) -> Status: ...
+    def add_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
+    def remove_pod(self, cycle: Cycle, fork: NodeColumns, info: PodInfo) -> Status: ...
+
+
+class BindRequestMaking(Protocol):
+    """How the engine's bind requests are drawn up."""
+
+    @property
+    def desk(self) -> BindRequestDesk: ...
+
+    def annotations(self, cycle: Cycle, node_name: str) -> Mapping[str, str]:
+        """What the plugins of the profile hand to the binder; `MutateFailed` where one fails that must not."""
+        ...
+
+
+class Handle(Protocol):
+    """Everything a plugin may reach."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def chance(self) -> random.Random: ...
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def volumes(self) -> VolumeAssumptions: ...
+    @property
+    def devices(self) -> DeviceAssumptions: ...
+    @property
+    def nominations(self) -> Nominations: ...
+    @property
+    def waiting(self) -> WaitingPods: ...
+    @property
+    def writes(self) -> Writes: ...
+    @property
+    def filters(self) -> Filters: ...
+    @property
+    def bind_requests(self) -> BindRequestMaking: ...
+    def activate(self, pods: Mapping[str, Pod]) -> None: ...
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
+        """Every known pod of a PodGroup, queued or placed. One that is assumed, in trial too, shows its node."""
+        ...
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes: ...

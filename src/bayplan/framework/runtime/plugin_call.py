@@ -1,0 +1,239 @@
+"""Where plugin code is called: what it raises or returns wrongly becomes an answer that names it.
+
+A plugin of somebody else must never take the process down, and never be a riddle: the status says which plugin, at
+which point, what it did and where. Calls are timed; a slow one is counted and logged after it returned, by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from bayplan.clock import Clock
+from bayplan.errors import PluginError
+from bayplan.framework.api.extension_points import Point
+from bayplan.framework.api.status import SUCCESS, Code, Status
+from bayplan.snapshot import RowVector
+from bayplan.telemetry.await_timing import Resumed
+from bayplan.telemetry.plugin_timings import PluginTimings, PointTimings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+SLOW_CALL_S = 0.1
+_BAYPLAN = f"{Path(__file__).parents[2]}{os.sep}"
+_NONE = object()  # the answer of a call that raised
+
+FAULTS = (Exception, SystemExit, asyncio.CancelledError)
+"""What a plugin may raise in plain code without ending anything else: to leave is nobody's right but the process's own,
+and whoever is cancelled there is something that the plugin has looked at, not we."""
+
+
+class PluginFault(PluginError):
+    """A plugin raised or answered nonsense. `text` is what the pod's status will say."""
+
+    def __init__(self, plugin: str, point: str, text: str) -> None:
+        super().__init__(f'plugin "{plugin}" at {point}: {text}')
+        self.plugin = plugin
+        self.point = point
+        self.text = text
+        self.question: tuple[Point, RowVector | None] | None = None  # at which point, and about which nodes
+
+    def repeat(self, plugin: Any, point: Point, rows: RowVector | None = None) -> None:
+        """Raise it again where the plugin is about to be asked the same once more."""
+        if self.question is None or self.plugin != plugin.name or self.question[0] is not point:
+            return
+        before = self.question[1]
+        if rows is None or (before is not None and np.array_equal(before, rows)):
+            raise self
+
+    @classmethod
+    def raised(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
+        """The fault of a plugin that raised, with the place in its code."""
+        if isinstance(fault, PluginFault):
+            return fault
+        return cls(plugin.name, point, f"{type(fault).__name__}: {words_of_fault(fault)}{_place(plugin, fault)}")
+
+
+def words_of_fault(fault: BaseException) -> str:
+    """What an exception says; whoever raises one may have no words for it."""
+    try:
+        return str(fault)
+    except Exception:
+        return "it cannot say what"
+
+
+def trace_from_outside(fault: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """The traceback for a log, from the first line on that is not ours: how we came to ask is no matter."""
+    trace = fault.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_BAYPLAN):
+        trace = trace.tb_next
+    return type(fault), fault, trace or fault.__traceback__
+
+
+def _place(plugin: Any, fault: BaseException) -> str:
+    """Where the plugin's own file was left last: what it called from there is somebody else's."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    if not frames:
+        return ""
+    own = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)
+    others = [frame for frame in frames if not frame.filename.startswith(_BAYPLAN)]
+    last = ([frame for frame in frames if frame.filename == own] or others or frames)[-1]
+    return f" ({Path(last.filename).name}:{last.lineno})"
+
+
+class Boundary:
+    """Calls plugins and keeps count.
+
+    Times are a plugin's own: what it spends in other plugins' filters (preemption does) is theirs. Every call is
+    watched for being slow, save `ask_untimed`; only those of sampled attempts enter the statistics.
+    """
+
+    __slots__ = ("_elsewhere_s", "_now", "now_s", "points", "sampling", "timings", "told")
+
+    def __init__(self, clock: Clock, timings: PluginTimings, profile: str = "") -> None:
+        self._now = self.now_s = clock.monotonic_s
+        self.points: PointTimings = timings.points(profile)
+        self._elsewhere_s = 0.0  # spent in calls within the call under way
+        self.timings = timings
+        self.sampling = True
+        self.told: set[str] = set()  # the faults of this attempt that are in the log
+
+    def call(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plugin's answer; `PluginFault` if it raises, SystemExit too: no plugin ends the process."""
+        try:
+            return self.timed(plugin, point, method, *args, **kwargs)
+        except FAULTS as fault:
+            raise self.failed(plugin, point, fault) from fault
+
+    def timed(self, plugin: Any, point: Point, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plugin's answer, timed and no more: for callers that ask again, by `call`, when it raises."""
+        start, outside = self._now(), self._elsewhere_s
+        self._elsewhere_s = 0.0
+        answer: object = _NONE
+        try:
+            answer = result = method(*args, **kwargs)
+            return result
+        finally:
+            took = self._now() - start
+            self._note(plugin.name, point, took - self._elsewhere_s, answer)
+            self._elsewhere_s = outside + took
+
+    def ask(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
+        """The plugin's answer as a signed status; one that is nonsense counts as the plugin's failure."""
+        return self.call(plugin, point, _checked_status, plugin, point, method, *args)
+
+    def ask_untimed(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
+        """The same where thousands are asked at once and most have nothing to say: nobody looks at a clock."""
+        try:
+            answer = method(*args)
+            return SUCCESS if answer is None else as_status(answer, plugin.name, point)
+        except FAULTS as fault:
+            raise self.failed(plugin, point, fault) from fault
+
+    async def await_call(self, plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Any:
+        """The same for the points that talk to the outside, where waiting is no fault."""
+        start = self._now()
+        answer: object = _NONE
+        try:
+            answer = await method(*args)
+            return answer
+        except FAULTS as fault:
+            if isinstance(fault, asyncio.CancelledError) and _is_cancelled():
+                raise
+            raise self.failed(plugin, point, fault) from fault
+        finally:
+            self.timings.took(plugin.name, point.filed, self._now() - start, _label(answer))
+
+    def failed(self, plugin: Any, point: Point, fault: BaseException) -> PluginFault:
+        """What a plugin raised, as its fault: counted, and logged unless it did the same in this attempt before."""
+        known = PluginFault.raised(plugin, point.key, fault)
+        if known is not fault and str(known) not in self.told:
+            self.told.add(str(known))
+            log.warning("plugin %s failed at %s", plugin.name, point.key, exc_info=trace_from_outside(fault))
+        self.timings.failed(plugin.name, point.filed)
+        return known
+
+    def _note(self, plugin: str, point: Point, seconds: float, answer: object) -> None:
+        if self.sampling:
+            self.timings.took(plugin, point.filed, seconds, _label(answer))
+        if seconds > SLOW_CALL_S:
+            self.timings.slow(plugin, point.filed)
+            log.warning(
+                "plugin %s took %.0f ms at %s; nothing else is scheduled meanwhile", plugin, 1e3 * seconds, point.key
+            )
+
+
+def _is_cancelled() -> bool:
+    """Whether it is us who are cancelled, and not something that the plugin has waited for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # there is no loop, so nobody could have been cancelled
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _label(answer: object) -> str:
+    """What the statistics file a call under; an answer that is more than a status begins with one, or is a success."""
+    if isinstance(answer, tuple):
+        answer = next((part for part in answer if isinstance(part, Status)), None)
+    if isinstance(answer, Status):
+        return answer.code.label
+    return Code.ERROR.label if answer is _NONE else Code.SUCCESS.label
+
+
+def call_under_way(frame: FrameType | None) -> str:
+    """Which plugin the code of a frame was called by, or for, at which point; empty where none is.
+
+    Read off the stack, from the inside: calls leave no trace of their own, so that they cost nothing.
+    """
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            plugin, point = frame.f_locals.get("plugin"), frame.f_locals.get("point")
+            if plugin is not None and point is not None:
+                return f"plugin {plugin.name} at {point.key}"
+        if frame.f_code is Resumed.__await__.__code__:
+            return str(frame.f_locals["self"].who)
+        frame = frame.f_back
+    return ""
+
+
+_CALLS = frozenset(
+    method.__code__ for method in (Boundary.call, Boundary.timed, Boundary.ask_untimed, Boundary.await_call)
+)
+
+
+def as_status(answer: object, plugin: str, point: Point) -> Status:
+    """A plugin's answer as a signed status; None means success."""
+    if answer is None:
+        return SUCCESS
+    if not isinstance(answer, Status) or not isinstance(answer.code, Code):
+        raise no_status(answer, plugin, point)
+    return answer if answer.ok else answer.by(plugin)
+
+
+def words_of(status: Status) -> str:
+    """What a status that ends an attempt says; one that is no answer where it was given says at least that."""
+    if status.message or status.code is Code.ERROR:
+        return status.message
+    return f"answered {status.code.label}, which is no answer here"
+
+
+def no_status(answer: object, plugin: str, point: Point) -> PluginFault:
+    return PluginFault(plugin, point.key, f"returned {answer!r}, which is no Status")
+
+
+def _checked_status(plugin: Any, point: Point, method: Callable[..., Any], *args: Any) -> Status:
+    """Call and check in one go, so that a nonsensical answer counts as the plugin's failure."""
+    return as_status(method(*args), plugin.name, point)

@@ -1,0 +1,79 @@
+"""Which plugins exist: a value built by a function, never a side effect of an import.
+
+`default_plugins()` in `bayplan.plugins` gives the shipped ones; yours enter by the same door:
+`default_plugins().with_plugins(RackAware)`. A plugin class may have `factory(args, handle)`; without one it is built
+by calling the class. Classes are checked here (`contract`), so that a misspelt method is found at registration and not
+at the thousandth pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.config.plugin_args import ArgsKind
+from bayplan.errors import PluginError
+from bayplan.framework.api.extension_points import Point
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.runtime.plugin_contract import check, home_of
+
+Factory = Callable[[Any, Handle], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One known plugin: its name, its class, and what its arguments look like (None: not looked at)."""
+
+    name: str
+    plugin: type[Any]
+    args: ArgsKind | None = None
+
+    def build(self, args: Any, handle: Handle) -> Any:
+        factory: Factory | None = getattr(self.plugin, "factory", None)
+        return factory(args, handle) if factory is not None else self.plugin()
+
+    def extends(self, point: Point) -> bool:
+        return point.extended_by(self.plugin)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """Plugins by name."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *plugins: type[Any]) -> Registry:
+        return cls().with_plugins(*plugins)
+
+    def with_plugins(self, *plugins: type[Any]) -> Registry:
+        """A registry with these as well. A name can be taken only once."""
+        entries = dict(self.entries)
+        for plugin in plugins:
+            entry = _entry(plugin)
+            if entry.name in entries:
+                raise PluginError(
+                    f'two plugins are called "{entry.name}": '
+                    f"{home_of(entries[entry.name].plugin)} and {home_of(plugin)}; rename one of them"
+                )
+            entries[entry.name] = entry
+        return Registry(entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def get(self, name: str) -> Entry | None:
+        return self.entries.get(name)
+
+    @property
+    def args_kinds(self) -> dict[str, ArgsKind]:
+        return {entry.name: entry.args for entry in self if entry.args is not None}
+
+
+def _entry(plugin: type[Any]) -> Entry:
+    check(plugin)
+    return Entry(plugin.name, plugin, getattr(plugin, "ARGS", None))

@@ -1,0 +1,1 @@
+"""Writes to the API server as values, and the protocol `Writes` that performs them."""

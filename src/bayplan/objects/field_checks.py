@@ -1,0 +1,315 @@
+"""Would an API server have let this object in, and if not, which field is wrong?
+
+Objects from files have passed nobody's checks. Here are those that a placement depends on: quantities that are no
+quantities, negative or absurd amounts, numbers out of range, words that no field knows, pods without containers. Who
+checks what follows from the types of the fields: every quantity and every integer of every kind is looked at, and the
+tables below say the rest. Asked once for each object of a file by `defaults.admitted`; some ten microseconds each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from bayplan.codec.quantity import Quantity, QuantityError, parse_quantity
+from bayplan.errors import ObjectError
+from bayplan.objects import (
+    core,
+    meta,
+    resource,
+    storage,
+    volumes,
+    workloads,
+)
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano import types as volcano
+
+Check = Callable[[Any, str], Iterator[str]]
+"""Looks at a value that stands at a place of the object, and tells what is wrong with it."""
+
+INT32 = (-(2**31), 2**31 - 1)
+INT64 = (-(2**63), 2**63 - 1)
+LARGEST_USER_PRIORITY = 1_000_000_000
+
+_QUANTITY_TYPES = frozenset(get_args(meta.QuantityText))
+_MOST = Quantity.of(INT64[1])
+_MOST_CPU = Quantity.of_milli(INT64[1])
+
+
+def check(item: KubeObject) -> None:
+    """Raise `ObjectError` with the first thing that is wrong with the object; its field and a remedy are named."""
+    for problem in problems(item):
+        name = f' "{item.name}"' if item.name else ""
+        raise ObjectError(f"{kind_of(type(item)).name}{name}: {problem}")
+
+
+def problems(item: KubeObject) -> Iterator[str]:
+    """Everything that is wrong with the object, field by field."""
+    return _check_struct(item, "")
+
+
+# what a field's type asks for
+
+
+def _check_struct(value: msgspec.Struct, where: str) -> Iterator[str]:
+    for attribute, name, checks in _checked_fields(type(value)):
+        content = getattr(value, attribute)
+        place = f"{where}.{name}" if where else name
+        for each in checks:
+            yield from each(content, place)
+    whole = _WHOLE.get(type(value))
+    if whole is not None:
+        yield from whole(value, where)
+
+
+@cache
+def _checked_fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, str, tuple[Check, ...]], ...]:
+    """The fields that can be wrong: attribute, name in the file, checks. A rule of the field's own comes first."""
+    found = []
+    for field in msgspec.structs.fields(struct):
+        checks = tuple(each for each in (_FIELDS.get((struct, field.name)), _by_type(field.type)) if each is not None)
+        if checks:
+            found.append((field.name, field.encode_name, checks))
+    return tuple(found)
+
+
+def _by_type(hint: Any) -> Check | None:
+    """The check for a type; None where nothing of that type can be wrong once it is decoded."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        members = [each for each in arguments if each is not NoneType]
+        if _QUANTITY_TYPES.issuperset(members) and len(members) == len(_QUANTITY_TYPES):
+            return _check_quantity
+        return _unless_absent(_by_type(members[0])) if len(members) == 1 else None
+    if origin is tuple:
+        return _of_each(_by_type(arguments[0]))
+    if origin is dict:
+        return _of_each_value(_by_type(arguments[1]))
+    if hint is int:
+        return _within(*INT64)
+    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct) and _can_be_wrong(hint)
+    return _check_struct if is_struct else None
+
+
+def _can_be_wrong(struct: type[msgspec.Struct]) -> bool:
+    return struct in _WHOLE or bool(_checked_fields(struct))
+
+
+def _unless_absent(inner: Check | None) -> Check | None:
+    if inner is None:
+        return None
+
+    def check_unless_absent(value: Any, where: str) -> Iterator[str]:
+        return inner(value, where) if value is not None else iter(())
+
+    return check_unless_absent
+
+
+def _of_each(inner: Check | None) -> Check | None:
+    if inner is None:
+        return None
+
+    def check_each(value: Any, where: str) -> Iterator[str]:
+        for position, item in enumerate(value):
+            yield from inner(item, f"{where}[{position}]")
+
+    return check_each
+
+
+def _of_each_value(inner: Check | None) -> Check | None:
+    if inner is None:
+        return None
+
+    def check_each_value(value: Any, where: str) -> Iterator[str]:
+        for key, item in value.items():
+            yield from inner(item, f"{where}.{key}")
+
+    return check_each_value
+
+
+def _check_quantity(value: Any, where: str) -> Iterator[str]:
+    if value is None:
+        return
+    try:
+        parse_quantity(value)
+    except QuantityError as fault:
+        yield f'{where}: "{value}" is no quantity ({fault.reason}); write it like 500m, 2 or 4Gi'
+
+
+# rules of single fields
+
+
+def _check_amounts(value: Any, where: str) -> Iterator[str]:
+    """Amounts of resources: not negative, and no more than columns can count."""
+    for name, text in (value or {}).items():
+        yield from _check_amount(text, f"{where}.{name}", most=_MOST_CPU if name == "cpu" else _MOST)
+
+
+def _check_size(value: Any, where: str) -> Iterator[str]:
+    return _check_amount(value, where, most=_MOST) if value is not None else iter(())
+
+
+def _check_amount(text: Any, where: str, *, most: Quantity) -> Iterator[str]:
+    try:
+        quantity = parse_quantity(text)
+    except QuantityError:
+        return  # told by the type's own check
+    if quantity.sign() < 0:
+        yield f'{where}: "{text}" is negative; write zero or more'
+    elif quantity.compare(most) > 0:
+        yield f'{where}: "{text}" is more than can be counted; write at most {most}'
+
+
+def _within(least: int, most: int) -> Check:
+    def check_range(value: Any, where: str) -> Iterator[str]:
+        if value is not None and not least <= value <= most:
+            yield f"{where}: {value} is out of range; write a number from {least} to {most}"
+
+    return check_range
+
+
+def _one_of(*words: str, optional: bool = False) -> Check:
+    """One of the words; with `optional`, nothing at all will do too."""
+
+    def check_word(value: Any, where: str) -> Iterator[str]:
+        if value is None or value in words or (optional and not value):
+            return
+        told = f'"{value}" is not known' if value else "nothing is given"
+        yield f"{where}: {told}; write {_either(words)}"
+
+    return check_word
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _some(what: str) -> Check:
+    def check_some(value: Any, where: str) -> Iterator[str]:
+        if not value:
+            yield f"{where}: there is none; a pod has at least one {what}"
+
+    return check_some
+
+
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_PREEMPTION = _one_of("PreemptLowerPriority", "Never", optional=True)
+_INCLUSION = _one_of("Honor", "Ignore")
+_PORT = _within(0, 65535)
+_WEIGHT = _within(1, 100)
+_POSITIVE = _within(1, INT32[1])
+_NATURAL = _within(0, INT32[1])
+_MODE = _one_of("Filesystem", "Block")
+_ACCESS = _of_each(_one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"))
+_ALLOCATION = _one_of("ExactCount", "All", optional=True)
+_COUNT = _within(0, INT64[1])
+assert _ACCESS is not None
+
+_FIELDS: Mapping[tuple[type[msgspec.Struct], str], Check] = {
+    (core.ResourceRequirements, "requests"): _check_amounts,
+    (core.ResourceRequirements, "limits"): _check_amounts,
+    (core.PodSpec, "overhead"): _check_amounts,
+    (core.PodSpec, "containers"): _some("container"),
+    (core.PodSpec, "priority"): _within(*INT32),
+    (core.PodSpec, "preemption_policy"): _PREEMPTION,
+    (core.NodeStatus, "allocatable"): _check_amounts,
+    (core.NodeStatus, "capacity"): _check_amounts,
+    (core.Container, "restart_policy"): _one_of("Always", "OnFailure", "Never"),
+    (core.ContainerPort, "container_port"): _PORT,
+    (core.ContainerPort, "host_port"): _PORT,
+    (core.ContainerPort, "protocol"): _one_of("TCP", "UDP", "SCTP", optional=True),
+    (core.Taint, "effect"): _one_of(*_EFFECTS),
+    (core.Toleration, "effect"): _one_of(*_EFFECTS, optional=True),
+    (core.Toleration, "operator"): _one_of("Equal", "Exists", optional=True),
+    (core.TopologySpreadConstraint, "max_skew"): _POSITIVE,
+    (core.TopologySpreadConstraint, "min_domains"): _POSITIVE,
+    (core.TopologySpreadConstraint, "when_unsatisfiable"): _one_of("DoNotSchedule", "ScheduleAnyway"),
+    (core.TopologySpreadConstraint, "node_affinity_policy"): _INCLUSION,
+    (core.TopologySpreadConstraint, "node_taints_policy"): _INCLUSION,
+    (core.PreferredSchedulingTerm, "weight"): _WEIGHT,
+    (core.WeightedPodAffinityTerm, "weight"): _WEIGHT,
+    (volumes.VolumeResources, "requests"): _check_amounts,
+    (volumes.VolumeResources, "limits"): _check_amounts,
+    (volumes.PersistentVolumeClaimSpec, "access_modes"): _ACCESS,
+    (volumes.PersistentVolumeClaimSpec, "volume_mode"): _MODE,
+    (storage.PersistentVolumeSpec, "capacity"): _check_amounts,
+    (storage.PersistentVolumeSpec, "access_modes"): _ACCESS,
+    (storage.PersistentVolumeSpec, "volume_mode"): _MODE,
+    (storage.StorageClass, "volume_binding_mode"): _one_of("Immediate", "WaitForFirstConsumer"),
+    (storage.CsiStorageCapacity, "capacity"): _check_size,
+    (storage.CsiStorageCapacity, "maximum_volume_size"): _check_size,
+    (storage.VolumeNodeResources, "count"): _within(*INT32),
+    (resource.ExactDeviceRequest, "allocation_mode"): _ALLOCATION,
+    (resource.ExactDeviceRequest, "count"): _COUNT,
+    (resource.DeviceSubRequest, "allocation_mode"): _ALLOCATION,
+    (resource.DeviceSubRequest, "count"): _COUNT,
+    (resource.DeviceToleration, "operator"): _one_of("Equal", "Exists", optional=True),
+    (workloads.PriorityClass, "preemption_policy"): _PREEMPTION,
+    (workloads.PriorityClass, "value"): _within(*INT32),
+    (workloads.PodDisruptionBudgetStatus, "disruptions_allowed"): _within(*INT32),
+    (workloads.GangPolicy, "min_count"): _POSITIVE,
+    (volcano.PodGroupSpec, "min_member"): _NATURAL,
+    (volcano.PodGroupSpec, "min_resources"): _check_amounts,
+    (volcano.SubGroupPolicy, "sub_group_size"): _POSITIVE,
+    (volcano.SubGroupPolicy, "min_sub_groups"): _NATURAL,
+    (volcano.NetworkTopology, "mode"): _one_of(volcano.HARD, volcano.SOFT, optional=True),
+    (volcano.NetworkTopology, "highest_tier_allowed"): _NATURAL,
+    (volcano.QueueSpec, "weight"): _within(0, 65535),
+    (volcano.QueueSpec, "priority"): _NATURAL,
+    (volcano.QueueSpec, "capability"): _check_amounts,
+    (volcano.QueueSpec, "deserved"): _check_amounts,
+    (volcano.QueueSpec, "dequeue_strategy"): _one_of("fifo", "traverse", optional=True),
+    (volcano.Guarantee, "resource"): _check_amounts,
+    (volcano.Member, "type"): _one_of("Node", "HyperNode"),
+    (volcano.HyperNodeSpec, "tier"): _NATURAL,
+}
+"""What is asked of single fields besides what their type asks for."""
+
+
+# rules that need several fields
+
+
+def _check_node_requirement(value: core.NodeSelectorRequirement, where: str) -> Iterator[str]:
+    return _check_requirement(value, where, ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
+
+
+def _check_label_requirement(value: meta.LabelSelectorRequirement, where: str) -> Iterator[str]:
+    return _check_requirement(value, where, ("In", "NotIn", "Exists", "DoesNotExist"))
+
+
+def _check_requirement(
+    value: core.NodeSelectorRequirement | meta.LabelSelectorRequirement, where: str, operators: tuple[str, ...]
+) -> Iterator[str]:
+    yield from _one_of(*operators)(value.operator, f"{where}.operator")
+    many = len(value.values)
+    if value.operator in ("In", "NotIn") and not many:
+        yield f"{where}.values: there is none; operator {value.operator} needs at least one"
+    elif value.operator in ("Exists", "DoesNotExist") and many:
+        yield f"{where}.values: operator {value.operator} takes none; leave them out"
+    elif value.operator in ("Gt", "Lt") and many != 1:
+        yield f"{where}.values: there are {many}; operator {value.operator} needs exactly one"
+
+
+def _check_toleration(value: core.Toleration, where: str) -> Iterator[str]:
+    if not value.key and value.operator != "Exists":
+        yield f"{where}.key: there is none; give one, or tolerate every taint with operator Exists"
+    if value.operator == "Exists" and value.value:
+        yield f"{where}.value: operator Exists takes none; leave it out"
+
+
+def _check_priority_class(value: workloads.PriorityClass, where: str) -> Iterator[str]:  # noqa: ARG001
+    if value.value > LARGEST_USER_PRIORITY and not value.name.startswith("system-"):
+        yield f"value: {value.value} is kept for the system's own classes; write at most {LARGEST_USER_PRIORITY}"
+
+
+_WHOLE: Mapping[type[msgspec.Struct], Check] = {
+    core.NodeSelectorRequirement: _check_node_requirement,
+    core.Toleration: _check_toleration,
+    meta.LabelSelectorRequirement: _check_label_requirement,
+    workloads.PriorityClass: _check_priority_class,
+}

@@ -1,0 +1,1 @@
+"""KAI-Scheduler API objects: BindRequest and the annotations of GPU sharing."""

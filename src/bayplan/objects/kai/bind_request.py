@@ -1,0 +1,269 @@
+"""KAI-Scheduler's BindRequest: which pod goes to which node, what was decided with that, and how far the binder came.
+
+Written by an engine when it has placed a pod, carried out by the binder, deleted with the pod. What is true of a
+request is said here, for whoever writes, reads or counts it. The uid of the pod stands in the owner reference and, as
+far as the definition of the server keeps it, in `spec.podUID`: whoever asks `pod_uid` need not know which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from bayplan.objects.core import ContainerExtendedResourceRequest, Pod
+from bayplan.objects.meta import Api, KubeObject, ObjectMeta, OwnerReference, ResourceList
+from bayplan.objects.name_validation import dns_subdomain_problems
+from bayplan.objects.resource import AllocationResult, DeviceRequest
+
+GROUP = "scheduling.run.ai"
+VERSION = "v1alpha2"
+
+TAKEN_BY = "bayplan.dev/binder"
+OURS = "bayplan"
+"""The label of requests that Bayplan's binder takes; it leaves those of others to others."""
+BINDER = "bayplan-binder"
+"""In whose name that binder speaks, and the lease that it holds."""
+NODE_LABEL = "selected-node"
+MADE_FOR = "bayplan.dev/scheduler"
+"""The label that says which scheduler's pod it is, so that others can ask for requests that are not their own."""
+RECEIVED_TYPE = "received-resource-type"
+"""The annotation of a bound pod that says in which way it got its devices."""
+NUMA_ZONES = "kai.scheduler/predicted-numa-zones"
+
+TIMES_STALE = 6
+"""A request of which nobody has said anything for so many times as long as makes it stale is deleted."""
+
+PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
+REGULAR, FRACTION, MIG_INSTANCE = "Regular", "Fraction", "MigInstance"
+RESOURCE_TYPES = ("", REGULAR, FRACTION, MIG_INSTANCE)
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+ANNOTATION_DOMAIN = "kai.scheduler"
+_LONGEST_PAUSE_S = 60.0
+_LONGEST_LABEL = 63
+_DIGEST = 10
+
+
+class ReceivedGpu(Api, frozen=True):
+    """How many devices, and which share of each: a decimal with two digits."""
+
+    count: int = 0
+    portion: str = ""
+
+
+class ClaimAllocation(Api, frozen=True):
+    """What was allocated to a claim; `name` is that of the entry in the pod's `resourceClaims`."""
+
+    name: str = ""
+    allocation: AllocationResult | None = None
+
+
+class ExtendedClaimAllocation(Api, frozen=True):
+    """What was allocated to the claim that stands behind a pod's extended resources."""
+
+    allocation: AllocationResult | None = None
+    device_requests: tuple[DeviceRequest, ...] = ()
+    container_mappings: tuple[ContainerExtendedResourceRequest, ...] = ()
+
+
+class NumaZone(Api, frozen=True):
+    zone: str | int = ""
+    amount: ResourceList = {}
+
+
+class BindRequestSpec(Api, frozen=True):
+    pod_name: str = ""
+    pod_uid: str = msgspec.field(default="", name="podUID")
+    selected_node: str = ""
+    received_resource_type: str = ""
+    received_gpu: ReceivedGpu | None = msgspec.field(default=None, name="receivedGPU")
+    selected_gpu_groups: tuple[str, ...] = msgspec.field(default=(), name="selectedGPUGroups")
+    resource_claim_allocations: tuple[ClaimAllocation, ...] = ()
+    extended_resource_claim_allocation: ExtendedClaimAllocation | None = None
+    predicted_numa_zones: tuple[NumaZone, ...] = msgspec.field(default=(), name="predictedNUMAZones")
+    backoff_limit: int | None = None
+
+
+class BindRequestStatus(Api, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    failed_attempts: int = 0
+
+
+class BindRequest(KubeObject, frozen=True):
+    """scheduling.run.ai BindRequest."""
+
+    spec: BindRequestSpec = BindRequestSpec()
+    status: BindRequestStatus = BindRequestStatus()
+
+    @property
+    def pod_key(self) -> str:
+        return f"{self.metadata.namespace}/{self.spec.pod_name}"
+
+    @property
+    def pod_uid(self) -> str:
+        """Which incarnation of the pod is meant; nothing where nobody said."""
+        return self.spec.pod_uid or next(
+            (owner.uid for owner in self.metadata.owner_references if owner.kind == "Pod"), ""
+        )
+
+    @property
+    def version(self) -> int:
+        """Which of two tellings of it is the later."""
+        text = self.metadata.resource_version
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def is_ours(self) -> bool:
+        return self.metadata.labels.get(TAKEN_BY) == OURS
+
+    @property
+    def is_taken_up(self) -> bool:
+        """Whether a binder has come to it at all."""
+        return self.has_outcome or self.status.failed_attempts > 0
+
+    @property
+    def has_outcome(self) -> bool:
+        """Whether the last attempt has told what came of it; `Pending` is as good as nothing."""
+        return self.status.phase not in ("", PENDING)
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.status.phase == SUCCEEDED
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody is going to try it again."""
+        limit = self.spec.backoff_limit
+        return self.status.phase == FAILED and (limit is None or self.status.failed_attempts >= limit)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the pod is on its node, or may still come to be: its room there is taken."""
+        return not self.is_given_up and self.metadata.deletion_timestamp is None
+
+    @property
+    def is_fraction(self) -> bool:
+        return self.spec.received_resource_type == FRACTION
+
+    @property
+    def can_have_pod(self) -> bool:
+        """Whether it names a pod, by a name that one can have: for others the server does not even look."""
+        return not dns_subdomain_problems(self.spec.pod_name)
+
+    def is_for(self, pod: Pod) -> bool:
+        """Whether this very pod is meant, and not an earlier one of its name."""
+        meta, spec = pod.metadata, self.spec
+        if spec.pod_name != meta.name or self.metadata.namespace != meta.namespace:
+            return False
+        uid = spec.pod_uid or self.pod_uid
+        return uid == meta.uid or not uid
+
+
+def pause_s(failures: int) -> float:
+    """How long the binder waits after so many earlier failures, less some chance: doubling, up to a minute."""
+    return min(2.0 ** min(failures, 16), _LONGEST_PAUSE_S)
+
+
+def new_request(
+    pod: Pod,
+    node_name: str,
+    *,
+    annotations: Mapping[str, str],
+    backoff_limit: int | None,
+    labels: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> BindRequest:
+    """The request to bind a pod to a node, as it is to be created. `spec`: further fields by their Python names."""
+    meta = pod.metadata
+    return BindRequest(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            labels={
+                **(labels or {}),
+                TAKEN_BY: OURS,
+                NODE_LABEL: label_value(node_name),
+                MADE_FOR: label_value(pod.scheduler_name),
+            },
+            annotations=dict(annotations),
+            owner_references=(OwnerReference(kind="Pod", name=meta.name, uid=meta.uid, api_version="v1"),),
+        ),
+        spec=BindRequestSpec(
+            pod_name=meta.name,
+            pod_uid=meta.uid,
+            selected_node=node_name,
+            backoff_limit=backoff_limit,
+            **{"received_resource_type": REGULAR, **spec},
+        ),
+    )
+
+
+def manifest(request: BindRequest) -> dict[str, Any]:
+    """The body that creates a request. Annotations are there even where there are none: nobody has to ask twice."""
+    tree: dict[str, Any] = msgspec.to_builtins(request)
+    tree["metadata"]["annotations"] = dict(request.metadata.annotations)
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest", **tree}
+
+
+_OPENING = msgspec.json.encode({"apiVersion": f"{GROUP}/{VERSION}", "kind": "BindRequest"})[:-1]
+_META, _META_WITHOUT = b'{"metadata":{', b',"metadata":{"annotations":{},'
+
+
+def manifest_text(request: BindRequest) -> bytes:
+    """The same as text, at a fraction of the cost: each pod has one."""
+    if request.metadata.annotations or not request.metadata.name:
+        return msgspec.json.encode(manifest(request))
+    return b"%b%b%b" % (_OPENING, _META_WITHOUT, msgspec.json.encode(request)[len(_META) :])
+
+
+def as_far_as_readable(tree: Mapping[str, Any]) -> BindRequest:
+    """A request of which something cannot be read, without that: enough to say whose it is, and whether it is over.
+
+    A limit that cannot be read is none, so that one attempt ends it."""
+    return BindRequest(
+        metadata=_readable(tree.get("metadata"), ObjectMeta),
+        spec=_readable(tree.get("spec"), BindRequestSpec),
+        status=_readable(tree.get("status"), BindRequestStatus),
+    )
+
+
+def _readable(tree: object, struct: type[_S]) -> _S:
+    given = tree if isinstance(tree, Mapping) else {}
+    found = {}
+    for name, key in zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True):
+        if key in given:
+            with contextlib.suppress(msgspec.ValidationError):
+                found[name] = getattr(msgspec.convert({key: given[key]}, struct), name)
+    return struct(**found)
+
+
+def label_value(name: str) -> str:
+    """A name as the value of a label: cut, and made one of a kind again by a digest, where it is too long for one."""
+    if len(name) <= _LONGEST_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _LONGEST_LABEL - _DIGEST - 1].rstrip('-._')}-{digest}"
+
+
+def annotation_key(plugin: str, key: str) -> str:
+    """The annotation in which a scheduler plugin hands something to a binder plugin: `<plugin>.kai.scheduler/<key>`."""
+    return f"{plugin}.{ANNOTATION_DOMAIN}/{key}"
+
+
+def plugin_annotations(request: BindRequest, plugin: str) -> dict[str, str]:
+    """What scheduler plugins have handed to this plugin, by the bare keys; nothing where the scheduler is older."""
+    prefix = annotation_key(plugin, "")
+    return {
+        key.removeprefix(prefix): value for key, value in request.metadata.annotations.items() if key.startswith(prefix)
+    }
+
+
+def shares_on_its_node(pod: Pod) -> bool:
+    """Whether a pod is bound, and to parts of devices there: whoever bound it has noted that in the same write."""
+    return bool(pod.spec.node_name) and pod.metadata.annotations.get(RECEIVED_TYPE) == FRACTION

@@ -1,0 +1,343 @@
+"""How would a pod look that asks for less? The changes that may be suggested, and what each makes of a pod.
+
+Asked by whoever tries changes out. The list is closed: lower requests, a toleration, a selector term less, a spread
+constraint that no longer binds, a host port less, a gate less, pods that go, an object that is there. A change is plain
+data, so that it can be shown, sent and applied; pods that go and objects that come are changes of the cluster, and what
+an object that is there means for the pod is that nothing waits for it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.codec.quantity import Format, Quantity, parse_quantity
+from bayplan.objects.core import (
+    Affinity,
+    Container,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    PodAffinity,
+    PodSpec,
+    ResourceRequirements,
+    Taint,
+    Toleration,
+)
+from bayplan.objects.meta import ResourceList
+from bayplan.objects.ports import ANY_ADDRESS, DEFAULT_PROTOCOL, HostPort
+from bayplan.objects.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    amount_of,
+    filter_requests,
+    has_pod_level_requests,
+    is_hugepages,
+    is_pod_level,
+)
+from bayplan.objects.volumes import Volume
+
+T = TypeVar("T")
+
+REQUESTS, TOLERATION, SELECTOR, SPREAD = "requests", "toleration", "selector", "spread"
+HOST_PORT, GATE, EVICTION, MISSING = "hostPort", "gate", "eviction", "missingObject"
+KINDS = (GATE, MISSING, TOLERATION, HOST_PORT, SPREAD, SELECTOR, REQUESTS, EVICTION)
+"""All kinds of changes; of changes of equal size the first kind is suggested first."""
+
+CLAIM, VOLUME, DEVICES, GROUP = "PersistentVolumeClaim", "PersistentVolume", "ResourceClaim", "PodGroup"
+DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
+EVERYTHING = "*"
+"""In place of taints: all there are, or ever will be."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """One change. What it lists depends on its kind; `node` is where the pod fits once it is made."""
+
+    kind: str
+    less: dict[str, int] = {}
+    """By resource: thousandths of a CPU, whole units of everything else."""
+    tolerate: tuple[str, ...] = ()
+    """Taints as `key=value:effect`."""
+    drop: tuple[str, ...] = ()
+    """Terms, constraints, ports, gates or missing objects, by their places and names."""
+    evict: tuple[str, ...] = ()
+    """Pods as `namespace/name`."""
+    node: str = ""
+    text: str = ""
+
+    @property
+    def parts(self) -> int:
+        """How many things change."""
+        return len(self.less) + len(self.tolerate) + len(self.drop) + len(self.evict)
+
+
+def applied(pod: Pod, change: Change) -> Pod:
+    """The pod with a change made. One that is made to the cluster leaves it as it is."""
+    if change.kind == REQUESTS:
+        return asking_for_less(pod, change.less)
+    if change.kind == TOLERATION:
+        return tolerating(pod, change.tolerate)
+    remedy = _REMEDIES.get(change.kind)
+    return pod if remedy is None else remedy(pod, frozenset(change.drop))
+
+
+# taints
+
+
+def taint_text(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def tolerating(pod: Pod, taints: Iterable[str]) -> Pod:
+    """The pod with one toleration more for each of these taints."""
+    added = tuple(map(_toleration, taints))
+    return replace(pod, spec=replace(pod.spec, tolerations=(*pod.spec.tolerations, *added)))
+
+
+def _toleration(text: str) -> Toleration:
+    if text == EVERYTHING:
+        return Toleration(operator="Exists")
+    name, _, effect = text.rpartition(":")
+    key, _, value = name.partition("=")
+    return Toleration(key=key, operator="Equal", value=value, effect=effect)
+
+
+# terms about nodes and other pods
+
+
+def node_terms(pod: Pod) -> list[str]:
+    """Where the pod demands something of its node."""
+    found = [f"nodeSelector.{key}" for key in pod.spec.node_selector]
+    for number, term in enumerate(node_affinity_terms(pod)):
+        found += [f"nodeAffinity[{number}].matchExpressions[{place}]" for place in range(len(term.match_expressions))]
+        found += [f"nodeAffinity[{number}].matchFields[{place}]" for place in range(len(term.match_fields))]
+    return found
+
+
+def pod_terms(pod: Pod) -> list[str]:
+    """Where the pod demands something of other pods."""
+    affinity = pod.spec.affinity or Affinity()
+    near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
+    found = [f"podAffinity[{place}]" for place in range(len(near.required))]
+    return found + [f"podAntiAffinity[{place}]" for place in range(len(far.required))]
+
+
+def without_terms(pod: Pod, gone: Collection[str]) -> Pod:
+    """The pod without some of these terms. A term of the node affinity that asks for nothing more is met anywhere."""
+    spec = pod.spec
+    selector = {key: value for key, value in spec.node_selector.items() if f"nodeSelector.{key}" not in gone}
+    affinity = spec.affinity
+    if affinity is not None:
+        nodes = affinity.node_affinity
+        if nodes is not None and nodes.required is not None:
+            nodes = replace(nodes, required=_left_of(nodes.required, gone))
+        affinity = replace(
+            affinity,
+            node_affinity=nodes,
+            pod_affinity=_without(affinity.pod_affinity, "podAffinity", gone),
+            pod_anti_affinity=_without(affinity.pod_anti_affinity, "podAntiAffinity", gone),
+        )
+    return replace(pod, spec=replace(spec, node_selector=selector, affinity=affinity))
+
+
+def node_affinity_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
+    """The terms of the required node affinity: any of them is enough."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    return affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+
+
+def _left_of(required: NodeSelector, gone: Collection[str]) -> NodeSelector | None:
+    terms = []
+    for number, term in enumerate(required.node_selector_terms):
+        labels = _kept(term.match_expressions, f"nodeAffinity[{number}].matchExpressions", gone)
+        fields = _kept(term.match_fields, f"nodeAffinity[{number}].matchFields", gone)
+        if not labels and not fields and (term.match_expressions or term.match_fields):
+            return None
+        terms.append(NodeSelectorTerm(match_expressions=labels, match_fields=fields))
+    return NodeSelector(node_selector_terms=tuple(terms))
+
+
+def _without(affinity: PodAffinity | None, where: str, gone: Collection[str]) -> PodAffinity | None:
+    return None if affinity is None else replace(affinity, required=_kept(affinity.required, where, gone))
+
+
+def _kept(items: Sequence[T], where: str, gone: Collection[str]) -> tuple[T, ...]:
+    return tuple(item for place, item in enumerate(items) if f"{where}[{place}]" not in gone)
+
+
+# spread, ports, gates
+
+
+def spread_terms(pod: Pod) -> list[str]:
+    """The spread constraints that keep the pod off nodes."""
+    return [
+        f"topologySpreadConstraints[{place}]"
+        for place, constraint in enumerate(pod.spec.topology_spread_constraints)
+        if constraint.when_unsatisfiable == DO_NOT_SCHEDULE
+    ]
+
+
+def spread_anyway(pod: Pod, loosened: Collection[str]) -> Pod:
+    """The pod with constraints that no longer keep it off nodes, but still say what it prefers."""
+    constraints = tuple(
+        replace(each, when_unsatisfiable=SCHEDULE_ANYWAY, min_domains=None)
+        if f"topologySpreadConstraints[{place}]" in loosened
+        else each
+        for place, each in enumerate(pod.spec.topology_spread_constraints)
+    )
+    return replace(pod, spec=replace(pod.spec, topology_spread_constraints=constraints))
+
+
+def port_text(port: HostPort) -> str:
+    address = "" if port.address == ANY_ADDRESS else f"{port.address}:"
+    return f"{address}{port.port}/{port.protocol}"
+
+
+def without_ports(pod: Pod, gone: Collection[str]) -> Pod:
+    """The pod with containers that leave these ports of the host alone."""
+
+    def kept(container: Container) -> Container:
+        ports = tuple(
+            replace(port, host_port=0)
+            if port_text(HostPort(port.host_ip or ANY_ADDRESS, port.protocol or DEFAULT_PROTOCOL, port.host_port))
+            in gone
+            else port
+            for port in container.ports
+        )
+        return replace(container, ports=ports)
+
+    return _with_containers(pod, kept)
+
+
+def without_gates(pod: Pod, gone: Collection[str]) -> Pod:
+    gates = tuple(gate for gate in pod.spec.scheduling_gates if gate.name not in gone)
+    return replace(pod, spec=replace(pod.spec, scheduling_gates=gates))
+
+
+# missing objects
+
+
+def without_waiting_for(pod: Pod, there: Collection[str]) -> Pod:
+    """The pod as it is to filters once these objects are there, and suit every node: it waits for none of them."""
+    spec = pod.spec
+    claims = tuple(each for each in spec.resource_claims if f"{DEVICES}/{each.name}" not in there)
+    kept = {each.name for each in claims}
+    group = spec.scheduling_group
+    in_group = group is not None and f"{GROUP}/{group.pod_group_name}" not in there
+    spec = replace(
+        spec,
+        volumes=tuple(volume for volume in spec.volumes if not _stands_on(pod, volume, there)),
+        resource_claims=claims,
+        scheduling_group=group if in_group else None,
+    )
+
+    def using_kept(container: Container) -> Container:
+        used = tuple(each for each in container.resources.claims if each.name in kept)
+        return replace(container, resources=replace(container.resources, claims=used))
+
+    return _with_containers(replace(pod, spec=spec), using_kept)
+
+
+def claim_of(pod: Pod, volume: Volume) -> str:
+    """The claim that a volume stands on; empty where it needs none."""
+    if volume.persistent_volume_claim is not None:
+        return volume.persistent_volume_claim.claim_name
+    return f"{pod.name}-{volume.name}" if volume.ephemeral is not None else ""
+
+
+def _stands_on(pod: Pod, volume: Volume, there: Collection[str]) -> bool:
+    claim = claim_of(pod, volume)
+    return bool(claim) and (f"{CLAIM}/{claim}" in there or f"{VOLUME}/{claim}" in there)
+
+
+# requests
+
+
+def lowest_requests(pod: Pod) -> dict[str, int]:
+    """What the pod asks for whatever its containers do: its overhead."""
+    return {name: amount_of(name, parse_quantity(text)) for name, text in pod.spec.overhead.items()}
+
+
+def asking_for_less(pod: Pod, less: Mapping[str, int]) -> Pod:
+    """The pod asking for so much less of each resource: the largest of its containers give first."""
+    before, overhead = filter_requests(pod), lowest_requests(pod)
+    limits = {name: max(0, before.get(name, 0) - by - overhead.get(name, 0)) for name, by in less.items()}
+    spec = pod.spec
+    if spec.resources is not None and has_pod_level_requests(pod):
+        whole = {
+            name: limit for name, limit in limits.items() if is_pod_level(name) and name in spec.resources.requests
+        }
+        spec = replace(spec, resources=_lowered(spec.resources, whole))
+        limits = {name: limit for name, limit in limits.items() if name not in whole}
+    for name, limit in limits.items():
+        spec = _within(spec, name, limit)
+    return replace(pod, spec=spec)
+
+
+def _within(spec: PodSpec, name: str, limit: int) -> PodSpec:
+    """The containers so small that neither those that run together nor any that runs before them need more."""
+    lasting = [*spec.containers, *(each for each in spec.init_containers if each.is_sidecar)]
+    asked = [_asked(container, name) for container in lasting]
+    too_much = sum(asked) - limit
+    for place in sorted(range(len(lasting)), key=lambda place: (place >= len(spec.containers), -asked[place])):
+        given = max(0, min(asked[place], too_much))
+        asked[place] -= given
+        too_much -= given
+    regular, beside = asked[: len(spec.containers)], iter(asked[len(spec.containers) :])
+    containers = [_asking(each, name, amount) for each, amount in zip(spec.containers, regular, strict=True)]
+    first, running = [], 0
+    for container in spec.init_containers:
+        if container.is_sidecar:
+            amount = next(beside)
+            running += amount
+        else:
+            amount = max(0, min(_asked(container, name), limit - running))
+        first.append(_asking(container, name, amount))
+    return replace(spec, containers=tuple(containers), init_containers=tuple(first))
+
+
+def _asked(container: Container, name: str) -> int:
+    text = container.resources.requests.get(name)
+    return 0 if text is None else amount_of(name, parse_quantity(text))
+
+
+def _asking(container: Container, name: str, amount: int) -> Container:
+    if _asked(container, name) == amount:
+        return container
+    return replace(container, resources=_lowered(container.resources, {name: amount}))
+
+
+def _lowered(resources: ResourceRequirements, amounts: Mapping[str, int]) -> ResourceRequirements:
+    requests: ResourceList = {**resources.requests, **{name: str(quantity(name, amounts[name])) for name in amounts}}
+    return replace(resources, requests=requests)
+
+
+def quantity(name: str, amount: int) -> Quantity:
+    """An amount of a resource as people write it."""
+    if name == CPU:
+        return Quantity.of_milli(amount)
+    is_bytes = name in (MEMORY, EPHEMERAL_STORAGE) or is_hugepages(name)
+    return Quantity.of(amount, Format.BINARY_SI if is_bytes else Format.DECIMAL_SI)
+
+
+# inside
+
+
+def _with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
+    spec = pod.spec
+    containers = tuple(change(container) for container in spec.containers)
+    first = tuple(change(container) for container in spec.init_containers)
+    return replace(pod, spec=replace(spec, containers=containers, init_containers=first))
+
+
+_REMEDIES: dict[str, Callable[[Pod, Collection[str]], Pod]] = {
+    SELECTOR: without_terms,
+    SPREAD: spread_anyway,
+    HOST_PORT: without_ports,
+    GATE: without_gates,
+    MISSING: without_waiting_for,
+}

@@ -1,0 +1,1 @@
+"""Compiled label selectors, node selectors and pod affinity terms."""

@@ -1,0 +1,198 @@
+"""Which nodes does a node selector mean?
+
+NodeAffinity, volumes with a node affinity, device slices and storage classes ask. A selector is compiled once; a term
+with a mistake in it keeps the complaints and never matches, while the other terms go on counting: that is how
+kube-scheduler treats manifests that an older API server let through.
+
+Cost: compiling validates keys and values; matching one node is one lookup a requirement. Plugins run the same
+requirements over columns instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from bayplan.codec.go_text import json_string, quote
+from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PreferredSchedulingTerm
+from bayplan.objects.selectors.label_selectors import (
+    NODE_OPERATORS,
+    NOTHING,
+    LabelMatcher,
+    Requirement,
+    SelectorError,
+    invalid,
+    joined,
+    make_requirement,
+    matcher_of,
+    requirement_problems,
+    selector_from_map,
+)
+from bayplan.objects.storage import TopologySelectorTerm
+
+NAME_FIELD = "metadata.name"
+FIELD_OPERATORS = ("In", "NotIn")
+
+
+class NodeTerm(msgspec.Struct, frozen=True, cache_hash=True):
+    """One term: every label requirement and every field requirement holds. With `errors` it matches no node."""
+
+    requirements: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
+        """Whether a node matches; without a name (a volume asks so) field requirements are left out."""
+        if self.errors or not all(requirement.matches(labels) for requirement in self.requirements):
+            return False
+        return not name or all(field.accepts(field_value(field, name)) for field in self.fields)
+
+
+class NodeSelectorMatcher(msgspec.Struct, frozen=True, cache_hash=True):
+    """A compiled node selector: any of the terms matches. Without terms it matches no node."""
+
+    terms: tuple[NodeTerm, ...] = ()
+
+    def matches(self, labels: Mapping[str, str], name: str = "") -> bool:
+        return any(term.matches(labels, name) for term in self.terms)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The complaints about all terms."""
+        return tuple(error for term in self.terms for error in term.errors)
+
+    def checked(self) -> NodeSelectorMatcher:
+        """Itself, or `SelectorError` if any term has a mistake: for callers that do not forgive one."""
+        if self.errors:
+            raise SelectorError(joined(self.errors))
+        return self
+
+
+class PreferredTerm(msgspec.Struct, frozen=True, cache_hash=True):
+    """A term and what a node that matches it is worth."""
+
+    weight: int
+    term: NodeTerm
+
+
+class RequiredNodeAffinity(msgspec.Struct, frozen=True, cache_hash=True):
+    """What a pod demands of its node: the labels of `nodeSelector`, and the required node affinity if there is one."""
+
+    labels: LabelMatcher
+    selector: NodeSelectorMatcher | None = None
+
+    def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        return self.labels.matches(labels) and (self.selector is None or self.selector.matches(labels, name))
+
+    @property
+    def everything(self) -> bool:
+        """Whether the pod demands nothing."""
+        return self.selector is None and self.labels.everything
+
+
+class TopologyMatcher(msgspec.Struct, frozen=True, cache_hash=True):
+    """Compiled `allowedTopologies`: any of the terms matches; an empty list allows every node."""
+
+    terms: tuple[LabelMatcher, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return not self.terms or any(term.matches(labels) for term in self.terms)
+
+
+def field_value(requirement: Requirement, name: str) -> str:
+    """What a field requirement is compared with: only a node's name can be selected by, other fields read as empty."""
+    return name if requirement.key == NAME_FIELD else ""
+
+
+def compile_node_selector(selector: NodeSelector, path: str = "") -> NodeSelectorMatcher:
+    """Compile; never raises, mistakes stay with their term. A term that says nothing is dropped."""
+    return compile_node_terms(
+        selector.node_selector_terms, f"{path}.nodeSelectorTerms" if path else "nodeSelectorTerms"
+    )
+
+
+def compile_node_terms(terms: Sequence[NodeSelectorTerm], path: str) -> NodeSelectorMatcher:
+    """The terms of a selector; `path` is where complaints say that the list stands."""
+    return NodeSelectorMatcher(
+        tuple(compile_node_term(term, f"{path}[{number}]") for number, term in enumerate(terms) if not _is_empty(term))
+    )
+
+
+def compile_node_term(term: NodeSelectorTerm, path: str) -> NodeTerm:
+    errors: list[str] = []
+    requirements = list(_label_requirements(term.match_expressions, f"{path}.matchExpressions", errors))
+    fields = list(_field_requirements(term.match_fields, f"{path}.matchFields", errors))
+    if errors:
+        return NodeTerm(errors=tuple(errors))
+    return NodeTerm(matcher_of(requirements).requirements, tuple(fields))
+
+
+def compile_preferred_terms(terms: Iterable[PreferredSchedulingTerm], path: str = "") -> tuple[PreferredTerm, ...]:
+    """The terms that can earn a node something. Raises `SelectorError` if one of those has a mistake."""
+    compiled = tuple(
+        PreferredTerm(preferred.weight, compile_node_term(preferred.preference, f"{path}[{number}]"))
+        for number, preferred in enumerate(terms)
+        if preferred.weight and not _is_empty(preferred.preference)
+    )
+    errors = [error for preferred in compiled for error in preferred.term.errors]
+    if errors:
+        raise SelectorError(joined(errors))
+    return compiled
+
+
+def required_node_affinity(pod: Pod) -> RequiredNodeAffinity:
+    """What the pod's `nodeSelector` and its required node affinity demand together."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required if affinity is not None else None
+    selector = compile_node_selector(required) if required is not None else None
+    return RequiredNodeAffinity(selector_from_map(pod.spec.node_selector), selector)
+
+
+def compile_topology_terms(terms: Iterable[TopologySelectorTerm]) -> TopologyMatcher:
+    """Compile `allowedTopologies`; a term that is empty or has a mistake allows no node."""
+    return TopologyMatcher(tuple(_topology_term(term) for term in terms))
+
+
+def _topology_term(term: TopologySelectorTerm) -> LabelMatcher:
+    expressions = term.match_label_expressions
+    if not expressions or any(requirement_problems(item.key, "In", item.values) for item in expressions):
+        return NOTHING
+    return matcher_of(make_requirement(item.key, "In", item.values) for item in expressions)
+
+
+def _is_empty(term: NodeSelectorTerm) -> bool:
+    return not (term.match_expressions or term.match_fields)
+
+
+def _label_requirements(
+    expressions: Iterable[NodeSelectorRequirement], path: str, errors: list[str]
+) -> Iterable[Requirement]:
+    for number, expression in enumerate(expressions):
+        at = f"{path}[{number}]"
+        operator = NODE_OPERATORS.get(expression.operator)
+        if operator is None:
+            errors.append(_unsupported(at, expression.operator, NODE_OPERATORS))
+        elif problems := requirement_problems(expression.key, operator, expression.values, at):
+            errors.extend(problems)
+        else:
+            yield make_requirement(expression.key, operator, expression.values)
+
+
+def _field_requirements(
+    expressions: Iterable[NodeSelectorRequirement], path: str, errors: list[str]
+) -> Iterable[Requirement]:
+    for number, expression in enumerate(expressions):
+        at = f"{path}[{number}]"
+        operator = NODE_OPERATORS.get(expression.operator)
+        if operator is None or operator not in FIELD_OPERATORS:
+            errors.append(_unsupported(at, expression.operator, FIELD_OPERATORS))
+        elif len(expression.values) != 1:
+            errors.append(invalid(f"{at}.values", expression.values, "must have one element"))
+        else:
+            yield make_requirement(expression.key, operator, expression.values)
+
+
+def _unsupported(path: str, operator: str, supported: Iterable[str]) -> str:
+    names = ", ".join(quote(name) for name in supported)
+    return f"{path}.operator: Unsupported value: {json_string(operator)}: supported values: {names}"

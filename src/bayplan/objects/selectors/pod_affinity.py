@@ -1,0 +1,103 @@
+"""The terms by which a pod likes or avoids other pods, parsed once.
+
+A term answers "is that pod one of those I mean?". Terms are values: equal terms of different pods are equal, so that
+columns can keep one number for them. `matchLabelKeys` are not looked at: the API server has merged them into the
+selector by the time a scheduler sees the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bayplan.objects.core import Pod, PodAffinity, PodAffinityTerm
+from bayplan.objects.meta import LabelSelector
+from bayplan.objects.selectors.label_selectors import (
+    NOTHING,
+    LabelMatcher,
+    SelectorError,
+    compile_label_selector,
+)
+
+NamespaceLabels = Callable[[str], Mapping[str, str]]
+"""The labels of a namespace by its name; empty for one that nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityTerm:
+    """Pods in certain namespaces with certain labels, and the topology that counts as near."""
+
+    topology_key: str
+    selector: LabelMatcher
+    namespaces: frozenset[str]
+    namespace_selector: LabelMatcher
+
+    def matches(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
+        if namespace not in self.namespaces and not self.namespace_selector.matches(namespace_labels):
+            return False
+        return self.selector.matches(labels)
+
+    def matches_pod(self, pod: Pod, namespace_labels: NamespaceLabels) -> bool:
+        meta = pod.metadata
+        return self.matches(meta.namespace, meta.labels, namespace_labels(meta.namespace))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedTerm:
+    weight: int
+    term: AffinityTerm
+
+
+@dataclass(frozen=True, slots=True)
+class PodAffinityTerms:
+    """Everything one pod says about other pods."""
+
+    required: tuple[AffinityTerm, ...] = ()
+    preferred: tuple[WeightedTerm, ...] = ()
+    required_anti: tuple[AffinityTerm, ...] = ()
+    preferred_anti: tuple[WeightedTerm, ...] = ()
+
+
+def affinity_terms(pod: Pod) -> PodAffinityTerms | None:
+    """The pod's terms; None where `affinity` names no other pods."""
+    affinity = pod.spec.affinity
+    if affinity is None or (affinity.pod_affinity is None and affinity.pod_anti_affinity is None):
+        return None
+    near, far = affinity.pod_affinity or PodAffinity(), affinity.pod_anti_affinity or PodAffinity()
+    namespace = pod.metadata.namespace
+    return PodAffinityTerms(
+        required=_required(near, namespace),
+        preferred=_preferred(near, namespace),
+        required_anti=_required(far, namespace),
+        preferred_anti=_preferred(far, namespace),
+    )
+
+
+def _required(affinity: PodAffinity, namespace: str) -> tuple[AffinityTerm, ...]:
+    return tuple(_term(term, namespace) for term in affinity.required)
+
+
+def _preferred(affinity: PodAffinity, namespace: str) -> tuple[WeightedTerm, ...]:
+    return tuple(
+        WeightedTerm(weighted.weight, _term(weighted.pod_affinity_term, namespace)) for weighted in affinity.preferred
+    )
+
+
+def _term(term: PodAffinityTerm, own_namespace: str) -> AffinityTerm:
+    namespaces = frozenset(term.namespaces)
+    if not namespaces and term.namespace_selector is None:
+        namespaces = frozenset({own_namespace})
+    return AffinityTerm(
+        topology_key=term.topology_key,
+        selector=_matcher(term.label_selector),
+        namespaces=namespaces,
+        namespace_selector=_matcher(term.namespace_selector),
+    )
+
+
+def _matcher(selector: LabelSelector | None) -> LabelMatcher:
+    """A malformed selector, which no API server lets through, means no pod at all."""
+    try:
+        return compile_label_selector(selector)
+    except SelectorError:
+        return NOTHING

@@ -1,0 +1,1 @@
+"""Volcano API objects, their constants and CustomResourceDefinitions."""

@@ -1,0 +1,40 @@
+"""What may be said to DynamicResources: how long it may search a node for devices, and wait for them to be ready."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from bayplan.codec.go_duration import SECOND, Duration
+from bayplan.config.field_errors import FieldError, FieldPath, invalid
+from bayplan.config.plugin_args import ArgsKind
+from bayplan.config.schema import Wire
+
+DEFAULT_FILTER_TIMEOUT = Duration.of_seconds(10)
+DEFAULT_BINDING_TIMEOUT = Duration.of_seconds(600)
+
+
+class DynamicResourcesArgs(Wire, frozen=True):
+    filter_timeout: Duration | None = None
+    """A search that takes longer fails the pod; 0 means no limit."""
+    binding_timeout: Duration | None = None
+
+
+def apply_defaults(args: DynamicResourcesArgs) -> DynamicResourcesArgs:
+    # `or` would take an explicit 0 for nothing given.
+    filter_timeout = DEFAULT_FILTER_TIMEOUT if args.filter_timeout is None else args.filter_timeout
+    binding_timeout = DEFAULT_BINDING_TIMEOUT if args.binding_timeout is None else args.binding_timeout
+    return replace(args, filter_timeout=filter_timeout, binding_timeout=binding_timeout)
+
+
+def validate(args: DynamicResourcesArgs, path: FieldPath) -> list[FieldError]:
+    errors = []
+    if args.filter_timeout is not None and args.filter_timeout.nanoseconds < 0:
+        errors.append(invalid(path.child("filterTimeout"), str(args.filter_timeout), "must be zero or positive"))
+    if args.binding_timeout is not None and args.binding_timeout.nanoseconds < SECOND:
+        errors.append(invalid(path.child("bindingTimeout"), str(args.binding_timeout), "must be at least 1 second"))
+    return errors
+
+
+ARGS = ArgsKind(
+    plugin="DynamicResources", struct=DynamicResourcesArgs, apply_defaults=apply_defaults, validate=validate
+)

@@ -1,0 +1,177 @@
+"""Which nodes do the pod's node selector and node affinity allow, and which do they prefer?
+
+Asked at PreFilter (can the names of nodes be told at once?), Filter and Score. A profile may add an affinity of its
+own to every pod. Cost: selectors are compiled once an attempt; each requirement is one lookup over a column of label
+ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import NarrowTo, Rejection, row_alone
+from bayplan.framework.api.status import (
+    SKIP,
+    Status,
+    error,
+    unresolvable,
+)
+from bayplan.framework.runtime.scoring import default_normalize
+from bayplan.objects import core
+from bayplan.objects.core import Node, NodeSelectorTerm, Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.selectors.label_selectors import SelectorError, joined
+from bayplan.objects.selectors.node_selectors import (
+    NAME_FIELD,
+    NodeSelectorMatcher,
+    PreferredTerm,
+    RequiredNodeAffinity,
+    compile_node_selector,
+    compile_preferred_terms,
+    required_node_affinity,
+)
+from bayplan.plugins.node_affinity import args as node_affinity_args
+from bayplan.plugins.node_affinity.args import NodeAffinityArgs
+from bayplan.snapshot import IntVector, NodeTable
+from bayplan.snapshot.selector_masks import where_required, where_selector, where_term
+
+POD_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+ENFORCED_MISMATCH = "node(s) didn't match scheduler-enforced node affinity"
+CONFLICT = "pod affinity terms conflict"
+
+REQUIRED: Key[RequiredNodeAffinity] = Key("PreFilterNodeAffinity")
+"""What the pod demands of its node, compiled."""
+PREFERRED: Key[tuple[PreferredTerm, ...]] = Key("PreScoreNodeAffinity")
+"""What the pod prefers, compiled."""
+
+
+class NodeAffinity:
+    """Keeps pods on the nodes that they select, and draws them to those that they prefer."""
+
+    name = "NodeAffinity"
+    looks_at_pods = False
+    depends_on = row_alone
+    ARGS = node_affinity_args.ARGS
+
+    def __init__(self, added: core.NodeAffinity | None = None) -> None:
+        required = added.required if added is not None else None
+        preferred = added.preferred if added is not None else ()
+        self._added: NodeSelectorMatcher | None = None if required is None else compile_node_selector(required)
+        self._added_preferred = compile_preferred_terms(preferred)
+        self._prefers = bool(preferred)
+
+    @property
+    def cured_by(self) -> tuple[Cure, ...]:
+        changes = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (Cure.sharing(Resource.NODE, changes, required_node_affinity, self._node_matches_now),)
+
+    @classmethod
+    def factory(cls, args: NodeAffinityArgs, handle: Handle) -> NodeAffinity:  # noqa: ARG003
+        return cls(args.affinity)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        return frozenset(pod.spec.node_selector.items()), _node_affinity(pod)
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+        affinity = _node_affinity(cycle.pod)
+        required = affinity.required if affinity is not None else None
+        if required is None and self._added is None and not cycle.pod.spec.node_selector:
+            return SKIP
+        cycle.put(REQUIRED, required_node_affinity(cycle.pod))
+        names = _named_nodes(required.node_selector_terms) if required is not None else None
+        if names is None:
+            return None
+        return NarrowTo(names) if names else unresolvable(CONFLICT)
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        matching = where_required(nodes, cycle.find(REQUIRED) or required_node_affinity(cycle.pod))
+        if self._added is None:
+            yield Rejection(~matching, POD_MISMATCH, resolvable=False)
+            return
+        allowed = where_selector(nodes, self._added)
+        yield Rejection(~allowed, ENFORCED_MISMATCH, resolvable=False)
+        yield Rejection(allowed & ~matching, POD_MISMATCH, resolvable=False)
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        try:
+            terms = _preferred_terms(cycle.pod)
+        except SelectorError as fault:
+            return error(fault.reason)
+        if terms is None and not self._prefers:
+            return SKIP
+        cycle.put(PREFERRED, terms or ())
+        return None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector | Status:
+        terms = cycle.find(PREFERRED)
+        if terms is None:  # PreScore is off in this profile
+            try:
+                terms = _preferred_terms(cycle.pod) or ()
+            except SelectorError as fault:
+                return error(fault.reason)
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        for preferred in (*self._added_preferred, *terms):
+            scores += preferred.weight * where_term(nodes, preferred.term)
+        return scores
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        return default_normalize(scores)
+
+    def _node_matches_now(self, affinity: RequiredNodeAffinity, old: KubeObject | None, new: KubeObject | None) -> Hint:
+        """A node came, or got labels, that match now and did not before. The added affinity does not ask for before."""
+        assert isinstance(new, Node)
+        labels = new.metadata.labels
+        for wanted in affinity.labels.requirements:  # looked up first: thousands may wait for a node of their own
+            if wanted.operator == "In" and labels.get(wanted.key) not in wanted.values:
+                return Hint.SKIP
+        if self._added is not None and not self._added.matches(new.labels, new.name):
+            return Hint.SKIP
+        if not _matches(affinity, new):
+            return Hint.SKIP
+        return queue_if(not isinstance(old, Node) or not _matches(affinity, old))
+
+
+def _node_affinity(pod: Pod) -> core.NodeAffinity | None:
+    return pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+
+
+def _preferred_terms(pod: Pod) -> tuple[PreferredTerm, ...] | None:
+    """The pod's preferences, or None where it has none at all; raises `SelectorError` for a malformed one."""
+    affinity = _node_affinity(pod)
+    if affinity is None or not affinity.preferred:
+        return None
+    return compile_preferred_terms(affinity.preferred)
+
+
+def _matches(affinity: RequiredNodeAffinity, node: Node) -> bool:
+    """Whether a node matches; a malformed term that might have decided it raises, so that the pod is tried again."""
+    meta, selector = node.metadata, affinity.selector
+    if affinity.matches(meta.labels, meta.name):
+        return True
+    if selector is not None and selector.errors and affinity.labels.matches(meta.labels):
+        raise SelectorError(joined(selector.errors))
+    return False
+
+
+def _named_nodes(terms: tuple[NodeSelectorTerm, ...]) -> frozenset[str] | None:
+    """The only nodes that the terms can match, if every term tells names; None if one leaves the name open."""
+    names: frozenset[str] = frozenset()
+    for term in terms:
+        wanted = [
+            frozenset(field.values) for field in term.match_fields if field.key == NAME_FIELD and field.operator == "In"
+        ]
+        if not wanted:
+            return None
+        names |= frozenset.intersection(*wanted)
+    return names if terms else None

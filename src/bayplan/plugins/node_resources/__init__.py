@@ -1,0 +1,1 @@
+"""Plugins NodeResourcesFit and NodeResourcesBalancedAllocation."""

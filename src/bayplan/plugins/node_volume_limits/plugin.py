@@ -1,0 +1,175 @@
+"""Can the node attach the pod's volumes on top of those that it has?
+
+Drivers publish how many volumes a node can attach in its CSINode. Cost: nothing for pods without claims or in-tree
+disks. For the others the pod's own volumes are worked out once. Which volumes a node's pods share depends on claims
+and volumes that change without the node, so there is no column of what is attached; but there is one of what could be
+at most (`attach_columns`), and only the rows that are left and may come near a limit are walked over (`per_row`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.events import (
+    Action,
+    Cure,
+    Hint,
+    Resource,
+    nothing,
+    queue_if,
+)
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin import Rejection, row_alone
+from bayplan.framework.api.status import SKIP, Code, Status
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.storage import CsiNode, PersistentVolumeClaim, VolumeAttachment
+from bayplan.plugins.node_volume_limits.attach_bounds import AttachColumns
+from bayplan.snapshot import BoolVector, NodeTable
+from bayplan.volumes.claims import ClaimNames, used_claims
+from bayplan.volumes.csi import inline_handle, inline_plugin
+from bayplan.volumes.errors import VolumeError
+from bayplan.volumes.limits import (
+    Attachable,
+    Attached,
+    MissingClaimError,
+    attach_limits,
+    attachable,
+    attached_objects,
+    attached_volumes,
+    counts,
+    exceeds,
+    new_volumes,
+)
+from bayplan.volumes.lookup import VolumeLookup
+
+REASON = "node(s) exceed max volume count"
+
+
+def limit_raised(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """Some driver can attach more than before; one without a number counts as none."""
+    assert isinstance(old, CsiNode)
+    assert isinstance(new, CsiNode)
+    before = attach_limits(old)
+    return queue_if(any(count > before.get(driver, 0) for driver, count in attach_limits(new).items()))
+
+
+def volumes_released(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A pod went that was, or was about to be, on a node with something attached."""
+    assert isinstance(old, Pod)
+    placed = old.spec.node_name or old.status.nominated_node_name
+    return queue_if(bool(placed) and any(counts(volume) for volume in old.spec.volumes))
+
+
+def own_claim_added(claims: ClaimNames, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    assert isinstance(new, PersistentVolumeClaim)
+    return queue_if(claims.include(new))
+
+
+def has_claims(pod: Pod) -> bool | None:
+    """Whether any volume names a claim; a pod with in-tree disks is looked at as a whole."""
+    if any(inline_plugin(volume) is not None for volume in pod.spec.volumes):
+        return None
+    return any(volume.persistent_volume_claim is not None for volume in pod.spec.volumes)
+
+
+def attachment_gone(pod: Pod, old: KubeObject | None, new: KubeObject | None) -> Hint:  # noqa: ARG001
+    """A volume was detached somewhere: of interest to claims, and to in-tree disks of the same driver."""
+    assert isinstance(old, VolumeAttachment)
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            return Hint.QUEUE
+        plugin = inline_plugin(volume)
+        if plugin is not None and plugin.migrated:
+            inline_handle(volume)  # raises where the disk has no translation, which is worth another try
+        if plugin is not None and plugin.driver == old.spec.attacher:
+            return Hint.QUEUE
+    return Hint.SKIP
+
+
+class NodeVolumeLimits:
+    """Keeps nodes within the number of volumes that their drivers can attach."""
+
+    name = "NodeVolumeLimits"
+    looks_at_pods = False
+    depends_on = row_alone
+    per_row = True
+    cured_by = (
+        Cure(Resource.CSI_NODE, Action.ADD),
+        Cure(Resource.CSI_NODE, Action.UPDATE, limit_raised, reads=nothing),
+        Cure(Resource.POD, Action.DELETE, volumes_released, reads=nothing),
+        Cure.sharing(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD, used_claims, own_claim_added),
+        Cure(Resource.VOLUME_ATTACHMENT, Action.DELETE, attachment_gone, reads=has_claims),
+    )
+
+    def __init__(self, handle: Handle) -> None:
+        self._lookup: VolumeLookup = handle.catalog
+        self._columns = AttachColumns(self._lookup)
+
+    @classmethod
+    def factory(cls, args: object, handle: Handle) -> NodeVolumeLimits:  # noqa: ARG003
+        return cls(handle)
+
+    def signature(self, pod: Pod) -> Hashable | None:
+        """A pod with nothing to attach is not concerned; otherwise answers depend on claims and volumes."""
+        return None if any(counts(volume) for volume in pod.spec.volumes) else ()
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        return None if any(counts(volume) for volume in cycle.pod.spec.volumes) else SKIP
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        if not cycle.pod.spec.volumes:
+            return
+        whole = nodes.columns is cycle.snapshot.nodes  # else a fork of a few rows, of which no columns are kept
+        if whole:
+            self._columns.follow(cycle.snapshot)
+            with_csi_node = nodes.pick(self._columns.with_csi_node)
+        else:
+            known = self._columns.limits.get()
+            with_csi_node = np.fromiter((name in known for name in nodes.names), np.bool_, len(nodes))
+        for migrated, mask in ((False, ~with_csi_node), (True, with_csi_node)):
+            if mask.any():
+                yield from self._judge(cycle.pod, nodes, mask, migrated=migrated, whole=whole)
+
+    def _judge(
+        self, pod: Pod, nodes: NodeTable, mask: BoolVector, *, migrated: bool, whole: bool
+    ) -> Iterator[Rejection]:
+        """The rejections among rows that agree in whether they have a CSINode."""
+        try:
+            new = new_volumes(pod, self._lookup, migrated=migrated)
+        except MissingClaimError as missing:
+            yield Rejection(mask, str(missing), resolvable=False)
+            return
+        except VolumeError as fault:
+            yield Rejection(mask, str(fault), code=Code.ERROR)
+            return
+        if not new or not migrated:
+            return
+        if whole:
+            mask = mask & nodes.pick(self._columns.needs_counting(set(new.values()), len(new)))
+        yield from self._count(new, nodes, mask, whole=whole)
+
+    def _count(self, new: Attached, nodes: NodeTable, mask: BoolVector, *, whole: bool) -> Iterator[Rejection]:
+        """Count exactly what is attached to the rows in question."""
+        full = np.zeros(len(nodes), dtype=np.bool_)
+        for position in np.flatnonzero(mask).tolist():
+            node = nodes[position]
+            volumes = self._columns.volumes(node.row) if whole else attachable(info.pod for info in node.pods)
+            try:
+                full[position] = self._is_full(new, node.name, volumes)
+            except VolumeError as fault:
+                broken = np.zeros(len(nodes), dtype=np.bool_)
+                broken[position] = True
+                yield Rejection(broken, str(fault), code=Code.ERROR)
+        yield Rejection(full, REASON)
+
+    def _is_full(self, new: Attached, node_name: str, volumes: Iterable[Attachable]) -> bool:
+        limits = self._columns.limits.get()[node_name]
+        if not limits:
+            return False
+        by_pods = attached_volumes(volumes, self._lookup)
+        by_objects = attached_objects(self._columns.attachments.get().get(node_name, ()), self._lookup)
+        return exceeds(new, limits, by_pods, by_objects)

@@ -1,0 +1,32 @@
+"""What may be said to VolumeBinding: how long to wait for volumes to be bound."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from bayplan.config.encode import internal_form
+from bayplan.config.field_errors import AsJson, FieldError, FieldPath, invalid
+from bayplan.config.plugin_args import ArgsKind
+from bayplan.config.schema import KEEP, Int64, Wire
+from bayplan.plugins.node_resources.resource_specs import UtilizationShapePoint
+
+_SHAPE_REFUSED = "unexpected field `shape`, remove it or turn on the feature gate StorageCapacityScoring"
+
+
+class VolumeBindingArgs(Wire, frozen=True):
+    bind_timeout_seconds: Annotated[Int64, KEEP] = 600
+    shape: tuple[UtilizationShapePoint, ...] | None = None
+    """Known so that it can be refused by name: scoring by storage capacity is off in 1.36."""
+
+
+def validate(args: VolumeBindingArgs, path: FieldPath) -> list[FieldError]:
+    errors = []
+    if args.bind_timeout_seconds < 0:
+        message = "invalid BindTimeoutSeconds, should not be a negative value"
+        errors.append(invalid(path.child("bindTimeoutSeconds"), args.bind_timeout_seconds, message))
+    if args.shape is not None:
+        errors.append(invalid(path.child("shape"), AsJson(internal_form(args.shape)), _SHAPE_REFUSED))
+    return errors
+
+
+ARGS = ArgsKind(plugin="VolumeBinding", struct=VolumeBindingArgs, validate=validate)

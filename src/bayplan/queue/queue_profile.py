@@ -1,0 +1,25 @@
+"""What the queue knows of a profile: which events cure what its plugins reject, and who holds pods back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bayplan.framework.api.status import Status
+from bayplan.framework.runtime.event_registrations import EVERYTHING, EXTENDER
+from bayplan.framework.runtime.framework import Framework
+from bayplan.objects.core import Pod
+from bayplan.queue.hints import Cures
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProfile:
+    """`gate(pod, first)` asks the PreEnqueue plugins, the one called `first` before the others."""
+
+    cures: Cures
+    gate: Callable[[Pod, str], Status]
+
+    @classmethod
+    def of(cls, framework: Framework, *, extenders: bool = False) -> QueueProfile:
+        cures = framework.profile.cures
+        return cls({**cures, EXTENDER: EVERYTHING} if extenders else cures, framework.pre_enqueue)

@@ -1,0 +1,1 @@
+"""Binding cycle of the pod engine, preemption writes and the failure handler."""

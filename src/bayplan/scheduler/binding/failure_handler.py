@@ -1,0 +1,93 @@
+"""What happens to a pod that was not placed: it is told why, and waits for what may help.
+
+Asked after every attempt and every binding that failed, and where a gate breaks before any attempt. In kube-scheduler's
+order: the pod goes back to the queue in its newest version (or nowhere, if it is gone), its nomination is kept or
+dropped, the event is recorded and its status patched. An attempt that fails for the same reason as the one before
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from bayplan.api_writes.pod_status_messages import (
+    SCHEDULER_ERROR,
+    UNSCHEDULABLE,
+    Events,
+    failed,
+)
+from bayplan.api_writes.pod_statuses import PodStatuses
+from bayplan.framework.api.status import Status
+from bayplan.objects.core import Pod
+from bayplan.queue import QueuedPod, SchedulingQueue
+from bayplan.scheduler.binding.preemption_executor import Room
+from bayplan.scheduler.engine import PodEngine
+from bayplan.telemetry.logs import OUTCOME, Ref, StructuredLog
+
+outcomes = StructuredLog(__name__)
+
+
+@dataclass(slots=True)
+class Failures:
+    """The failure handler of a live scheduler."""
+
+    engine: PodEngine
+    queue: SchedulingQueue
+    statuses: PodStatuses
+    events: Events
+
+    def handle(
+        self,
+        queued: QueuedPod,
+        status: Status,
+        nominate: str | None,
+        unschedulable: Iterable[str] = (),
+        pending: Iterable[str] = (),
+        room: Room | None = None,
+    ) -> asyncio.Task[None] | None:
+        """Give a pod back to the queue and say why. `nominate`: None keeps the node that its status names, "" clears.
+
+        The plugins are those that rejected it; none where something went wrong. `room`: what is evicted for the pod.
+        Returns what is being written.
+        """
+        if not status.rejected:
+            outcomes.error(status.message, "Error scheduling pod; retrying", pod=Ref(queued.key))
+        elif outcomes.enabled(OUTCOME):
+            outcomes.info("Unable to schedule pod; no fit; waiting", v=OUTCOME, pod=Ref(queued.key), err=status.message)
+        waits = queued.uid in self.engine.pending
+        self.queue.requeue(queued, unschedulable, pending)
+        pod = queued.pod  # in the version that went back
+        if not waits and self._has_namesake(pod):
+            return None  # it was deleted and made anew: what is said of the old one would be read on the new one
+        self.queue.nominate(queued.info, nominate)
+        if not waits:
+            failed(self.events, pod, status.message)
+            return None  # it is gone, or has a node after all
+        if room is not None and room.reports_late:
+            room.reports.append(partial(self._report_if_waiting, pod.uid, status, nominate))
+            return None
+        return self._report(pod, status, nominate)
+
+    def not_let_in(self, queued: QueuedPod, status: Status) -> None:
+        """Say why a pod is not even tried, where a gate broke. It stays where it is, and keeps what is kept for it."""
+        if not status.rejected:
+            outcomes.error(status.message, "Error letting pod into the queue; waiting", pod=Ref(queued.key))
+        self._report(queued.pod, status, None)
+
+    def _report_if_waiting(self, uid: str, status: Status, nominate: str | None) -> None:
+        pod = self.engine.pending.get(uid)
+        if pod is not None:
+            self._report(pod, status, nominate)
+
+    def _report(self, pod: Pod, status: Status, nominate: str | None) -> asyncio.Task[None] | None:
+        """Record an event and patch the pod's status, unless its condition has this reason and message already."""
+        reason = UNSCHEDULABLE if status.rejected else SCHEDULER_ERROR
+        if not self.statuses.says(pod, reason, status.message):
+            failed(self.events, pod, status.message)
+        return self.statuses.say(pod, reason, status.message, nominate)
+
+    def _has_namesake(self, pod: Pod) -> bool:
+        return any(other.key == pod.key for other in self.engine.pending.values())

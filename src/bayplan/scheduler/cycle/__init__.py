@@ -1,0 +1,1 @@
+"""Scheduling cycle of the pod engine: filters, scores, extenders and the decision."""

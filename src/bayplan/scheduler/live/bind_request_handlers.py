@@ -1,0 +1,141 @@
+"""What do BindRequests mean for the pod engine's queue? Pods that have one are on their way; pods that lost it wait.
+
+`cache.bind_requests` says which; here is what is done about it. A look every few seconds finds what time asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from bayplan.api_writes.pod_status_messages import WARNING
+from bayplan.bind_requests.foreign_requests import RequestsOfOthers
+from bayplan.bind_requests.lost_requests import LostRequests
+from bayplan.bind_requests.tracker import BindRequests
+from bayplan.client import REQUEST_TIMEOUT_S
+from bayplan.clock import LoopClock
+from bayplan.errors import BayplanError
+from bayplan.framework.runtime.object_changes import ASSIGNED_POD_DELETE
+from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.scheduler.live.run_loop import LiveScheduler
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+
+
+class Asking(Protocol):
+    """What the watches do not tell, as the server has it at the moment."""
+
+    async def uids(self) -> frozenset[str]:
+        """Of the requests that there are."""
+        ...
+
+    async def unread(self) -> Sequence[BindRequest]:
+        """Requests that have failed and cannot be read, as far as they can be."""
+        ...
+
+    async def pod(self, request: BindRequest) -> Pod | None:
+        """The pod that a request names; None where there is none."""
+        ...
+
+    async def pod_uid(self, request: BindRequest) -> str:
+        """Of the pod that a request names, whoever schedules it; nothing where there is none."""
+        ...
+
+
+class PodRequests:
+    """Fits `cache.bind_requests.Engine`."""
+
+    def __init__(self, live: LiveScheduler) -> None:
+        self._live = live
+
+    def waiting_pod(self, request: BindRequest) -> Pod | None:
+        pending = self._live.engine.pending
+        if uid := request.pod_uid:
+            return pending.get(uid)
+        return next((pod for pod in pending.values() if pod.key == request.pod_key), None)  # made by hand
+
+    def taken(self, pod: Pod) -> None:
+        self._live.queue.delete(pod)
+
+    def released(self, pod: Pod, was: Pod) -> None:
+        self.freed(was)
+        self._live.queue.add(pod)
+
+    def freed(self, was: Pod) -> None:
+        """A pod of another scheduler is not going to be on its node."""
+        self._live.queue.move_all(ASSIGNED_POD_DELETE, was, None)
+        self._live.wake()
+
+    def submit(self, intent: object) -> None:
+        self._live.writes.submit(intent)
+
+    def complain(self, pod: Pod, reason: str, note: str) -> None:
+        self._live.events.record(pod, WARNING, reason, "Binding", note)
+
+    def wake(self, uid: str) -> None:
+        pod = self._live.engine.pending.get(uid)
+        if pod is not None and self._live.engine.cache.pod(uid) is None:
+            self._live.activate(pod)
+
+
+def follow_requests(
+    live: LiveScheduler, clock: LoopClock, *, stale_s: float, request_timeout_s: float = REQUEST_TIMEOUT_S
+) -> BindRequests:
+    """Have a live scheduler count the pods that are on their way by requests."""
+    desk = live.engine.desk
+    engine, cache = PodRequests(live), live.engine.cache
+    requests = BindRequests(cache, engine, desk.failures, clock, stale_s, request_timeout_s=request_timeout_s)
+    requests.others = RequestsOfOthers(cache, live.engine.serves, engine.freed, LostRequests(clock, request_timeout_s))
+    desk.following = live.routing.requests = live.bindings.requests = requests
+    return requests
+
+
+async def look_after(requests: BindRequests, clock: LoopClock, server: Asking) -> None:
+    """What time asks for, every few seconds, until cancelled."""
+    read_s = float("-inf")
+    while True:
+        await clock.sleep(LOOK_EVERY_S)
+        requests.tidy()
+        if clock.monotonic_s() - read_s >= requests.stale_s:
+            read_s = clock.monotonic_s()
+            await look_for_unread(requests, server)
+        await look_for_orphans(requests, server)
+        await read_lost_pods(requests, server)
+        if requests.in_doubt:
+            known_before = requests.uids
+            try:
+                requests.still_there(await server.uids(), known_before)
+            except BayplanError as fault:
+                log.warning("cannot ask which bind requests are there: %s; trying again", fault)
+
+
+async def look_for_unread(requests: BindRequests, server: Asking) -> None:
+    """Requests that failed since nobody can read them may lack a pod as well."""
+    try:
+        requests.unread(await server.unread())
+    except BayplanError as fault:
+        log.warning("cannot ask which bind requests cannot be read: %s; trying again later", fault)
+
+
+async def look_for_orphans(requests: BindRequests, server: Asking) -> None:
+    """Have requests go whose pods never were; where nobody can say, that request is left alone for as long again."""
+    for orphan in requests.orphans():
+        try:
+            requests.answered(orphan, await server.pod_uid(orphan))
+        except BayplanError as fault:
+            requests.put_off(orphan)
+            log.warning("cannot ask for the pod of bind request %s: %s; trying again later", orphan.key, fault)
+
+
+async def read_lost_pods(requests: BindRequests, server: Asking) -> None:
+    """Free the nodes of pods whose requests were deleted, if the pods are not there. After a failure the pod keeps its
+    node until the next look."""
+    for uid, request in requests.lost():
+        try:
+            requests.read_pod(uid, await server.pod(request))
+        except BayplanError as fault:
+            log.warning("cannot read the pod of deleted bind request %s: %s; trying again", request.key, fault)

@@ -1,0 +1,70 @@
+"""Have the files of plugins changed, and can what they hold now be used?
+
+Asked every few seconds while the process runs. A look costs a stat a file. What changed is loaded and built while the
+old plugins go on; if that fails they go on for good, and the reason is told once for each state of the files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bayplan.clock import LoopClock
+from bayplan.config.model import Configuration
+from bayplan.errors import BayplanError
+from bayplan.framework.runtime.registry import Registry
+from bayplan.scheduler.live.run_loop import LiveScheduler
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSource:
+    """Where plugins come from: how their files look from outside, what is in them, and what is made of it."""
+
+    looks: Callable[[], object]
+    registry: Callable[[], Registry]
+    configured: Callable[[Registry], Configuration]
+
+    def load(self) -> tuple[Configuration, Registry]:
+        registry = self.registry()
+        return self.configured(registry), registry
+
+
+@dataclass(slots=True)
+class Reloading:
+    """Keeps the plugins of a live scheduler in step with their files."""
+
+    live: LiveScheduler
+    source: PluginSource
+    clock: LoopClock
+    every_s: float = EVERY_S
+    fault: str = ""  # why the files of now are not in use; empty where they are
+    _seen: object = field(default=None)
+
+    async def run(self) -> None:
+        while True:
+            self.look()
+            await self.clock.sleep(self.every_s)
+
+    def look(self) -> None:
+        """Take over what has changed since the last look."""
+        try:
+            seen = self.source.looks()
+            if seen == self._seen:
+                return
+            self._seen = seen
+            rebuilt = self.live.engine.rebuilt(*self.source.load())
+        except Exception as fault:  # whatever somebody's file does, the process goes on
+            told = str(fault) if isinstance(fault, BayplanError | OSError) else f"{type(fault).__name__}: {fault}"
+            if told != self.fault:
+                log.error("plugins are not reloaded, and those loaded before go on: %s", told)
+            self.fault = told
+            return
+        self.fault = ""
+        if rebuilt.changed:
+            log.info("plugins are reloaded: %s", ", ".join(sorted(rebuilt.changed)))
+            self.live.renew(rebuilt)

@@ -1,0 +1,68 @@
+"""The queue that feeds an engine: its profiles' gates, hints and order, and the configuration's backoff.
+
+Made once at start, and its profiles once more whenever plugins are loaded anew (`queue_profiles`, `queue.install`).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from bayplan.clock import Clock
+from bayplan.framework.api.extension_points import QUEUE_SORT
+from bayplan.queue import (
+    QueueProfile,
+    QueueRecorder,
+    QueueSettings,
+    SchedulingQueue,
+    queue_order,
+)
+from bayplan.queue.heap import SortKey
+from bayplan.scheduler.engine import PodEngine
+
+Q = TypeVar("Q", bound=SchedulingQueue)
+
+DEFAULT_MAX_PARKED_S = 300.0
+
+
+def queue_profiles(engine: PodEngine) -> dict[str, QueueProfile]:
+    """What the queue has to know of each profile."""
+    extenders = bool(engine.configuration.extenders)
+    return {name: QueueProfile.of(engine.framework(name), extenders=extenders) for name in engine.scheduler_names}
+
+
+def sort_order(engine: PodEngine) -> SortKey:
+    """The order of the queue: one QueueSort serves all profiles."""
+    framework = engine.framework(next(iter(engine.scheduler_names)))
+    (sorter,) = framework.profile.at(QUEUE_SORT)
+    return queue_order(sorter, framework.boundary)
+
+
+def queue_for(
+    engine: PodEngine,
+    kind: type[Q],
+    *,
+    clock: Clock,
+    recorder: QueueRecorder | None = None,
+    max_parked_s: float = DEFAULT_MAX_PARKED_S,
+    pop_from_backoff: bool = True,
+    pod_groups: bool = False,
+) -> Q:
+    """A queue for an engine, which reads the pods that the engine has pending and nominates in the engine's ledger."""
+    configuration = engine.configuration
+    settings = QueueSettings(
+        initial_backoff_s=float(configuration.pod_initial_backoff_seconds),
+        max_backoff_s=float(configuration.pod_max_backoff_seconds),
+        max_parked_s=max_parked_s,
+        pop_from_backoff=pop_from_backoff,
+        pod_groups=pod_groups,
+    )
+    return kind(
+        queue_profiles(engine),
+        sort_order(engine),
+        clock=clock,
+        pods=engine.pending,
+        nominations=engine.nominations,
+        settings=settings,
+        prepare=engine.prepare,
+        recorder=recorder,
+    )

@@ -1,0 +1,1 @@
+"""Scheduling of pod groups as a whole: attempts, placements and preemption."""

@@ -1,0 +1,156 @@
+"""What becomes of a group after its trial: its pods are placed or told why not, and the group is told how it stands.
+
+Called by the loop for every pod whose turn it is and that belongs to a group. Carries out what `groups` found out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bayplan.api_writes.observer import (
+    ERROR,
+    SCHEDULED,
+    UNSCHEDULABLE,
+    Observer,
+)
+from bayplan.clock import LoopClock
+from bayplan.framework.api.status import Code, Status
+from bayplan.objects.workloads import PodGroup
+from bayplan.queue import QueuedPod
+from bayplan.scheduler.binding.failure_handler import Failures
+from bayplan.scheduler.binding.preemption_executor import Evictions, Room
+from bayplan.scheduler.engine import Placed, PodEngine
+from bayplan.scheduler.pod_groups.group_attempts import (
+    UNSCHEDULABLE_GROUP,
+    Groups,
+    Outcome,
+    Tried,
+)
+from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
+from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
+
+WAITING_ON_PREEMPTION = "waiting_on_preemption"
+_NOBODY: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+
+
+@dataclass(slots=True)
+class GroupCycle:
+    """Attempts for groups, carried out. `start` begins the binding of a pod, `skip` says who need not be tried."""
+
+    groups: Groups
+    engine: PodEngine
+    failures: Failures
+    evictions: Evictions
+    statuses: GroupStatuses
+    clock: LoopClock
+    observer: Observer
+    start: Callable[[QueuedPod, Placed], None]
+    skip: Callable[[QueuedPod], bool]
+    preemption: GroupPreemption | None = None
+    """Who makes room for a whole group; nobody: each of its pods makes room for itself."""
+    telling: list[asyncio.Task[None]] = field(default_factory=list)
+    """What is being written of the pods of the group that was tried last."""
+
+    async def attempt(self, first: QueuedPod) -> None:
+        start_s = self.clock.monotonic_s()
+        members = self.groups.gathered(first, self.skip)
+        if not members:
+            return
+        for queued in members:
+            queued.tried_s = start_s
+        outcome = await self.groups.tried(members)
+        self.observer.group_decided(self.clock.monotonic_s() - start_s)
+        self.telling.clear()
+        room = await self._room(members, outcome)
+        for each in outcome.tried:
+            self._carry_out(each, outcome, room)
+        for queued in outcome.untried:
+            self._fail(queued, outcome.status, None if outcome.status.rejected else "", of_group=room)
+        profile, took_s = members[0].pod.scheduler_name, self.clock.monotonic_s() - start_s
+        self.observer.group_attempt(_result(outcome), profile, took_s)
+        self._report(members[0], outcome.status, room)
+        if room is not None:
+            self.evictions.start(room, *self.telling)
+
+    async def _room(self, members: list[QueuedPod], outcome: Outcome) -> Room | None:
+        """Where room can be made for all of them, the outcome is that they wait for it."""
+        if self.preemption is None or outcome.status.code is not Code.UNSCHEDULABLE:
+            return None
+        group = self._group(members[0])
+        status, victims = await self.preemption.victims(group, members)
+        outcome.waits_for_room |= status.ok
+        if status.code is Code.ERROR:
+            outcome.status = status
+        elif not status.ok:
+            outcome.status = Status(Code.UNSCHEDULABLE, (*outcome.status.reasons, status.message))
+        if group is None or not victims:
+            return None
+        return self.evictions.prepare_group(group, [queued.pod for queued in members], victims)
+
+    def _carry_out(self, tried: Tried, outcome: Outcome, room: Room | None) -> None:
+        queued, group = tried.queued, outcome.status
+        if group.code is Code.ERROR:
+            self._fail(queued, tried.status if tried.status.code is Code.ERROR else group, of_group=room)
+        elif tried.status.ok and group.ok:
+            self._place(tried)
+        elif tried.status.ok and outcome.waits_for_room:
+            self._fail(queued, group, tried.node_name, of_group=room)
+        elif tried.status.ok or (tried.preempts and not outcome.waits_for_room):
+            told = tuple(filter(None, (UNSCHEDULABLE_GROUP, tried.permit)))
+            self._fail(queued, Status(Code.UNSCHEDULABLE, told), "", tried, room)
+        else:
+            self._fail(queued, tried.status, tried.decision.nominate, tried, room)
+
+    def _place(self, tried: Tried) -> None:
+        """Again, and in earnest."""
+        placed = self.engine.commit(tried.framework, tried.cycle, tried.decision)
+        self.groups.activate()
+        if placed.held is None:
+            self._fail(tried.queued, placed.status)
+        else:
+            self.start(tried.queued, placed)
+
+    def _fail(
+        self,
+        queued: QueuedPod,
+        status: Status,
+        nominate: str | None = "",
+        tried: Tried | None = None,
+        of_group: Room | None = None,
+    ) -> None:
+        rejectors = _NOBODY if tried is None or status is not tried.status else tried.decision.rejectors
+        result = UNSCHEDULABLE if status.rejected else ERROR
+        self.observer.attempt(result, queued.pod.scheduler_name, self.clock.monotonic_s() - queued.tried_s)
+        writes = tried.decision.writes if tried is not None else ()
+        room = self.evictions.prepare(queued.pod, writes) if writes else None
+        told = self.failures.handle(queued, status, nominate, *rejectors, room=room or of_group)
+        if told is not None:
+            self.telling.append(told)
+        if room is not None:
+            self.evictions.start(room, told)
+
+    # the group itself -------------------------------------------------------------------------------------------
+
+    def _report(self, member: QueuedPod, status: Status, room: Room | None) -> None:
+        group = self._group(member)
+        if group is None:
+            return
+        if room is not None and room.reports_late:
+            room.reports.append(lambda: self.statuses.write(group, status))
+        else:
+            self.statuses.write(group, status)
+
+    def _group(self, member: QueuedPod) -> PodGroup | None:
+        pod = member.pod
+        name = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
+        return self.engine.cache.catalog.pod_groups.get(f"{pod.namespace}/{name}")
+
+
+def _result(outcome: Outcome) -> str:
+    if outcome.status.ok:
+        return SCHEDULED
+    if not outcome.status.rejected:
+        return ERROR
+    return WAITING_ON_PREEMPTION if outcome.waits_for_room else UNSCHEDULABLE

@@ -1,0 +1,219 @@
+"""Whom would a whole group have to push out, anywhere in the cluster, so that enough of its pods find a place?
+
+Asked after a trial of the group that found too few places, with the feature gate WorkloadAwarePreemption. All who are
+weaker are set aside, the group is tried on what is left, and then they are put back one by one, the most important
+first, as long as the group can still be placed. A group that is only disrupted as a whole counts as one. Nothing of it
+is left in the end: what is found are intents. Cost: a trial of the whole group for everybody who is weaker, and one
+more; others have their turn in between and while an extender is asked, and see the cluster as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+
+from bayplan.clock import LoopClock
+from bayplan.codec.go_text import quote
+from bayplan.framework.api.status import (
+    SUCCESS,
+    Status,
+    error,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.framework.preemption.dry_run import EvictVictim
+from bayplan.framework.preemption.victims import Budget, budgets_of
+from bayplan.objects.workloads import PodDisruptionBudget, PodGroup
+from bayplan.queue import QueuedPod
+from bayplan.scheduler.cycle.http_extender import ExtenderCall, ExtenderReply
+from bayplan.scheduler.cycle.scheduling_cycle import Ask
+from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.pod_groups.group_attempts import Groups
+from bayplan.snapshot import PodInfo, Snapshot
+
+PLUGIN = "DefaultPreemption"
+AS_A_WHOLE = "PodGroup"
+NOT_REGISTERED = "default preemption plugin is not registered, workload aware preemption is disabled"
+CONSTRAINED = "workload aware preemption is not supported for pod groups with scheduling constraints"
+NEVER = "not eligible due to preemptionPolicy=Never."
+NO_VICTIMS = "No preemption victims found for incoming preemptor"
+
+_TURN_S = 0.05
+"""How long the loop is held: to put everybody back and set them aside again costs a good part of it."""
+
+Found = tuple[Status, Sequence[EvictVictim]]
+
+
+@dataclass(slots=True)
+class Unit:
+    """Who goes together or not at all: one pod, or a group that is disrupted as a whole."""
+
+    pods: list[PodInfo]
+    priority: int
+    started: datetime
+
+    @property
+    def uids(self) -> list[str]:
+        return [info.uid for info in self.pods]
+
+    @property
+    def importance(self) -> tuple[int, bool, int, datetime]:
+        """Sorts the most important first. A pod of any group counts more than one of none."""
+        in_group = self.pods[0].pod.spec.scheduling_group is not None
+        return -self.priority, not in_group, -len(self.pods), self.started
+
+
+@dataclass(slots=True)
+class GroupPreemption:
+    """Looks for victims of whole groups."""
+
+    groups: Groups
+    engine: PodEngine
+    clock: LoopClock
+    turn_s: float = _TURN_S
+    _aside: dict[str, Unit] = field(default_factory=dict)
+    """Those who are set aside in the trial that is on, by the first of their pods."""
+
+    def __post_init__(self) -> None:
+        if self.groups.ask is not None:
+            self.groups = replace(self.groups, ask=partial(self._asked, self.groups.ask))
+
+    async def victims(self, group: PodGroup | None, members: Sequence[QueuedPod]) -> Found:
+        """Who has to go, or why nobody's going helps. Without a victim, room is being made already."""
+        profile = self.engine.framework(members[0].pod.scheduler_name).profile
+        if all(plugin.name != PLUGIN for plugin in profile.instances.values()):
+            return unschedulable(NOT_REGISTERED), ()
+        if group is None:
+            scheduling_group = members[0].pod.spec.scheduling_group
+            name = (scheduling_group.pod_group_name if scheduling_group is not None else None) or ""
+            return error(f"failed to get pod group object: podgroup.scheduling.k8s.io {quote(name)} not found"), ()
+        if group.spec.scheduling_constraints is not None and group.spec.scheduling_constraints.topology:
+            return unschedulable(CONSTRAINED), ()
+        if any(queued.pod.spec.preemption_policy == "Never" for queued in members):
+            return unschedulable(NEVER), ()
+        refused = self.engine.nominations.refused
+        weaker = [
+            unit
+            for unit in self._units(self.engine.snapshot())
+            if unit.priority < priority_of(group) and not any(uid in refused for uid in unit.uids)
+        ]
+        if not weaker:
+            return unresolvable(NO_VICTIMS), ()
+        found = await self._needed(members, weaker)
+        if isinstance(found, Status):
+            return found, ()
+        return SUCCESS, self._evictions(group, members, found)
+
+    def _units(self, snapshot: Snapshot) -> Iterable[Unit]:
+        """Everybody in the cluster, in the order of nodes."""
+        units: dict[str, Unit] = {}
+        groups, now = snapshot.catalog.pod_groups, self.clock.now()
+        for row in snapshot.order.tolist():
+            for info in snapshot.nodes.pods[row]:
+                whole = _whole(info, groups.get)
+                key = info.uid if whole is None else whole.metadata.uid
+                if whole is not None and key in units:
+                    # Its start is that of the pod found first: kube-scheduler does not look at the others either.
+                    units[key].pods.append(info)
+                    continue
+                priority = info.priority if whole is None else priority_of(whole)
+                units[key] = Unit([info], priority, info.pod.status.start_time or now)
+        return units.values()
+
+    async def _needed(self, members: Sequence[QueuedPod], weaker: Sequence[Unit]) -> list[Unit] | Status:
+        """Those without whose going the group finds no place, the most important first."""
+        cache, leaving = self.engine.cache, self.engine.nominations.leaving
+        aside = self._aside = {unit.pods[0].uid: unit for unit in weaker}
+        try:
+            self._set_aside()
+            status = await self._tried(members)
+            if not status.ok:
+                return status
+            ends_s = self.clock.monotonic_s() + self.turn_s
+            budgets = budgets_of(cache.catalog.table(PodDisruptionBudget).values())
+            for unit in _in_order_of_reprieve(weaker, budgets):
+                if all(uid in leaving for uid in unit.uids):
+                    continue  # told to go before: nobody counts on their staying
+                cache.put_back(unit.uids)
+                del aside[unit.pods[0].uid]
+                if not (await self._tried(members)).ok:
+                    cache.set_aside(unit.uids)
+                    aside[unit.pods[0].uid] = unit
+                if self.clock.monotonic_s() > ends_s:
+                    with self._as_it_is():
+                        await self.clock.sleep(0.0)
+                    ends_s = self.clock.monotonic_s() + self.turn_s
+        finally:
+            self._put_back()
+        return sorted(aside.values(), key=lambda unit: unit.importance)
+
+    def _set_aside(self) -> None:
+        for unit in self._aside.values():
+            self.engine.cache.set_aside(unit.uids)
+
+    def _put_back(self) -> None:
+        for unit in self._aside.values():
+            self.engine.cache.put_back(unit.uids)
+
+    @contextmanager
+    def _as_it_is(self) -> Iterator[None]:
+        """Let others have their turn, on the cluster as it is."""
+        self._put_back()
+        try:
+            yield
+        finally:
+            self._set_aside()
+
+    async def _asked(self, ask: Ask, call: ExtenderCall) -> ExtenderReply:
+        with self._as_it_is():
+            return await ask(call)
+
+    async def _tried(self, members: Sequence[QueuedPod]) -> Status:
+        with self.engine.trying_out():
+            return (await self.groups.tried(members)).status
+
+    def _evictions(self, group: PodGroup, members: Sequence[QueuedPod], units: Sequence[Unit]) -> list[EvictVictim]:
+        leaving: Container[str] = self.engine.nominations.leaving
+        pods = [info.pod for unit in units for info in unit.pods]
+        staying = [pod for pod in pods if not pod.terminating and pod.uid not in leaving]
+        return [
+            EvictVictim(pod, pod.spec.node_name, members[0].pod, PLUGIN, last=place == len(staying), group=group)
+            for place, pod in enumerate(staying, 1)
+        ]
+
+
+def priority_of(group: PodGroup) -> int:
+    return group.spec.priority or 0
+
+
+def _whole(info: PodInfo, find: Callable[[str], PodGroup | None]) -> PodGroup | None:
+    """The group that a pod goes with, where one that goes takes all of it along."""
+    named = info.pod.spec.scheduling_group
+    if named is None:
+        return None
+    group = find(f"{info.pod.namespace}/{named.pod_group_name}")
+    return group if group is not None and group.spec.disruption_mode == AS_A_WHOLE else None
+
+
+def _in_order_of_reprieve(units: Iterable[Unit], budgets: Sequence[Budget]) -> list[Unit]:
+    """Those whose going violates a disruption budget before the others, each time the most important first."""
+    violating: list[Unit] = []
+    others: list[Unit] = []
+    left = [budget.allowed for budget in budgets]
+    for unit in sorted(units, key=lambda unit: unit.importance):
+        violates = any(_violates(info, budgets, left) for info in unit.pods)
+        (violating if violates else others).append(unit)
+    return violating + others
+
+
+def _violates(info: PodInfo, budgets: Sequence[Budget], left: list[int]) -> bool:
+    """Whether a budget is used up; those after it are not charged then, and neither are those of the unit's others."""
+    for number, budget in enumerate(budgets):
+        if budget.covers(info.pod):
+            left[number] -= 1
+            if left[number] < 0:
+                return True
+    return False

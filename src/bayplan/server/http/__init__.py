@@ -1,0 +1,1 @@
+"""HTTPS and plain HTTP servers: sockets, connections, requests, responses and certificates."""

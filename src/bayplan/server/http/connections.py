@@ -1,0 +1,274 @@
+"""How does a request reach its handler and the answer its client, whatever the client does?
+
+Each connection is a task that reads, answers and reads again. It has a date by which it must have moved on: the
+handshake, the next request, the rest of one, the answer and each piece of it. One task, the sweeper, ends those that
+have not; when too many are open, the one that has waited longest makes room, so that a probe always gets in. Nothing
+that a client sends ends anything but its own connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import Protocol
+
+from bayplan.clock import LoopClock
+from bayplan.server.http.requests import (
+    BadRequest,
+    Peer,
+    Request,
+    RequestParser,
+)
+from bayplan.server.http.responses import (
+    Response,
+    head_of,
+    refusal_of,
+    text,
+)
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 10.0
+HEAD_S = 32.0
+IDLE_S = 90.0
+ANSWER_S = 60.0
+WRITE_S = 30.0
+MAX_CONNECTIONS = 128
+
+_TICK_S = 0.25
+_PIECE = 64 * 1024
+_LINGER_S = 1.0
+_PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Contexts(Protocol):
+    """Where connections get their TLS from: asked for each, because certificates rotate."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """None where no TLS is spoken."""
+        ...
+
+    def peer(self, address: str, tls: ssl.SSLObject | None) -> Peer: ...
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        self.task = task
+        self.unserved: socket.socket | None = sock
+        """Its socket, until its task has taken it over."""
+        self.deadline = float("inf")
+        self.since = 0.0
+        """From when on it has waited for the client; it may be closed to make room."""
+        self.answering = False
+        self.streaming = False
+        """Its answer has no end of its own: whoever closes does not wait for it."""
+
+
+class Connections:
+    """All clients of one listening socket."""
+
+    def __init__(self, handler: Handler, contexts: Contexts, clock: LoopClock, *, limit: int = MAX_CONNECTIONS) -> None:
+        self._handler = handler
+        self._contexts = contexts
+        self._clock = clock
+        self._limit = limit
+        self._open: dict[asyncio.Task[None], _Connection] = {}
+        self._closing = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def deadlines(self) -> list[float]:
+        """By when each must have moved on."""
+        return [each.deadline for each in self._open.values()]
+
+    def accept(self, sock: socket.socket) -> None:
+        """Serve a client from now on."""
+        if len(self._open) >= self._limit:
+            self._make_room()
+        task = asyncio.create_task(self._serve(sock), name="server connection")
+        self._open[task] = _Connection(task, sock)
+        task.add_done_callback(self._over)
+
+    async def sweep(self) -> None:
+        """End what is overdue; runs as long as the server does."""
+        while True:
+            await self._clock.sleep(_TICK_S - self._clock.monotonic_s() % _TICK_S)  # with whoever else looks so often
+            now = self._clock.monotonic_s()
+            for connection in [each for each in self._open.values() if each.deadline <= now]:
+                connection.task.cancel()
+
+    async def close(self, grace_s: float) -> None:
+        """Let answers under way come to their end, for so long; end everything else at once."""
+        self._closing = True
+        for connection in self._open.values():
+            if not connection.answering or connection.streaming:
+                connection.task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(*self._open, return_exceptions=True)
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*list(self._open), return_exceptions=True)
+
+    def _make_room(self) -> None:
+        waiting = [each for each in self._open.values() if not each.answering and not each.task.cancelling()]
+        oldest = min(waiting or self._open.values(), key=lambda each: each.since)
+        oldest.task.cancel()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        connection = self._open.pop(task)
+        if connection.unserved is not None:
+            connection.unserved.close()
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("a connection of the server ended with a fault of ours", exc_info=fault)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = self._open[task]
+        connection.unserved = None
+        self._wait(connection, HANDSHAKE_S)
+        streams = await self._handshake(sock)
+        if streams is None:
+            return
+        reader, writer = streams
+        try:
+            await self._converse(connection, reader, writer)
+        except (ConnectionError, ssl.SSLError, TimeoutError) as fault:
+            log.debug("a client of the server is gone: %s", fault)
+        finally:
+            writer.transport.abort()
+
+    async def _handshake(self, sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_PIECE, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        spare = sock.dup()  # for a last word to those who do not speak TLS
+        try:
+            tls = self._contexts.context()
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=tls, ssl_shutdown_timeout=_LINGER_S if tls is not None else None
+            )
+        except OSError as fault:  # TLS's own errors among them
+            log.debug("http: TLS handshake error from a client: %s", fault)
+            if getattr(fault, "reason", "") == "HTTP_REQUEST":
+                with contextlib.suppress(OSError):
+                    spare.send(_PLAIN_HTTP)
+            return None
+        finally:
+            spare.close()
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _converse(
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        address = writer.get_extra_info("peername") or ("?", 0)
+        peer = self._contexts.peer(f"{address[0]}:{address[1]}", writer.get_extra_info("ssl_object"))
+        parser = RequestParser(peer)
+        while not self._closing:
+            try:
+                request = await self._request(connection, parser, reader, writer)
+            except BadRequest as fault:
+                await self._send(connection, writer, refusal_of(fault))
+                return await self._part(writer)
+            if request is None or not await self._answer(connection, request, writer):
+                return await self._part(writer)
+        return None
+
+    async def _request(
+        self,
+        connection: _Connection,
+        parser: RequestParser,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> Request | None:
+        """The next request; None when the client has gone. Once it has begun to ask it must come to an end."""
+        self._wait(connection, HEAD_S if parser.begun else IDLE_S)
+        begun = parser.begun
+        while (request := parser.next()) is None:
+            if parser.awaits_body:
+                parser.awaits_body = False
+                await self._send(connection, writer, b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._wait(connection, HEAD_S)
+            data = await reader.read(_PIECE)
+            if not data:
+                return None
+            parser.feed(data)
+            if not begun:
+                begun = True
+                self._wait(connection, HEAD_S)
+        return request
+
+    async def _answer(self, connection: _Connection, request: Request, writer: asyncio.StreamWriter) -> bool:
+        """Answer; whether the connection goes on."""
+        connection.answering = True
+        connection.deadline = self._clock.monotonic_s() + ANSWER_S
+        try:
+            response = await self._handled(request)
+            endless = not isinstance(response.body, bytes) and not request.chunks
+            last = endless or not request.keeps_alive or self._closing
+            head = head_of(response, request, self._clock.now(), last=last)
+            if request.method == "HEAD":
+                await self._send(connection, writer, head)
+            elif isinstance(response.body, bytes):
+                await self._send(connection, writer, head + response.body)
+            else:
+                await self._send(connection, writer, head)
+                connection.streaming = isinstance(response.body, AsyncGenerator)
+                await self._stream(connection, response.body, writer, chunks=request.chunks)
+        finally:
+            connection.answering = connection.streaming = False
+        return not last
+
+    async def _handled(self, request: Request) -> Response:
+        try:
+            return await self._handler(request)
+        except Exception:
+            log.exception("the server failed to answer %s %s", request.method, request.path)
+            return text("Internal Server Error", 500)
+
+    async def _stream(
+        self,
+        connection: _Connection,
+        pieces: Iterable[bytes] | AsyncGenerator[bytes, None],
+        writer: asyncio.StreamWriter,
+        *,
+        chunks: bool,
+    ) -> None:
+        async with contextlib.aclosing(pieces if isinstance(pieces, AsyncGenerator) else _one_by_one(pieces)) as all_:
+            async for piece in all_:
+                if piece:
+                    await self._send(connection, writer, b"%x\r\n%b\r\n" % (len(piece), piece) if chunks else piece)
+                await asyncio.sleep(0)
+        if chunks:
+            await self._send(connection, writer, b"0\r\n\r\n")
+
+    async def _send(self, connection: _Connection, writer: asyncio.StreamWriter, data: bytes) -> None:
+        connection.deadline = self._clock.monotonic_s() + WRITE_S
+        writer.write(data)
+        await writer.drain()
+
+    async def _part(self, writer: asyncio.StreamWriter) -> None:
+        """Close in order, so that the last answer arrives."""
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await writer.wait_closed()
+
+    def _wait(self, connection: _Connection, seconds: float) -> None:
+        connection.since = self._clock.monotonic_s()
+        connection.deadline = connection.since + seconds
+
+
+async def _one_by_one(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in pieces:
+        yield piece

@@ -1,0 +1,102 @@
+"""Who takes connections from a socket? A callback, which outlives clients that go away and files that run out.
+
+It takes all that wait in the turn of the loop in which they are seen: a task that waited for them would need another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.errors import ServingError
+from bayplan.server.http.connections import Connections
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 128
+_BREATH_S = 0.1
+
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+"""What `getaddrinfo` finds."""
+
+
+class Listening:
+    """Hands what comes to `connections`, from `start` to `close`. `name`: of its task.
+
+    `served`: who is asked first, and says whether it has answered the client and let it go."""
+
+    def __init__(
+        self, connections: Connections, name: str, *, served: Callable[[socket.socket], bool] = lambda _: False
+    ) -> None:
+        self._connections = connections
+        self._name = name
+        self._served = served
+        self._socket: socket.socket | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._breath: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; another than was asked for if that was 0."""
+        assert self._socket is not None
+        return int(self._socket.getsockname()[1])
+
+    def start(self, listening: socket.socket) -> None:
+        self._socket = listening
+        self._listen(listening)
+        self._sweeper = asyncio.create_task(self._connections.sweep(), name=f"{self._name} sweeper")
+
+    async def close(self, grace_s: float) -> None:
+        """Stop listening, let answers under way end, for so long."""
+        if self._breath is not None:
+            self._breath.cancel()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        await self._connections.close(grace_s)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+
+    def _listen(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_BACKLOG):
+            try:
+                client, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return  # nobody, or somebody who went away: others will come
+            except OSError as fault:  # no more files: asked at once, it would say the same
+                log.warning("cannot accept a connection: %s", fault)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._breath = loop.call_later(_BREATH_S, self._listen, listening)
+                return
+            client.setblocking(False)
+            if not self._served(client):
+                self._connections.accept(client)
+
+
+def bound(address: Address, refusal: Callable[[OSError], ServingError], *, share_port: bool = False) -> socket.socket:
+    """A socket that listens on an address; `refusal`: what to say where it cannot."""
+    family, kind, protocol, _, where = address
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(where)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError as fault:
+        listening.close()
+        raise refusal(fault) from None
+    return listening

@@ -1,0 +1,237 @@
+"""With which certificate do we answer, and whose certificates do we believe? An SSL context, made anew when it must be.
+
+Asked for every connection; costs a stat of a few files. Files that rotate are read again, a pair of our own is made
+again before it expires. A file that cannot be read later on keeps the last good context: whoever rotates files does so
+in two steps.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from bayplan.client.auth.secret import Secret
+from bayplan.client.http.tls import load_pair, stamp
+from bayplan.clock import Clock
+from bayplan.errors import ServingError
+from bayplan.server.http.requests import Peer
+from bayplan.server.http.self_signed import Pair, self_signed
+
+log = logging.getLogger(__name__)
+
+PAIR_NAME = "kube-scheduler"
+_REMADE_AFTER = timedelta(days=300)
+
+VERSIONS = {
+    "": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS10": ssl.TLSVersion.TLSv1_2,  # nothing older than 1.2 is spoken, whatever is asked for
+    "VersionTLS11": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+
+_CIPHERS = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+}
+"""By the names that flags have. Those of TLS 1.3 are all good and cannot be chosen, here as upstream."""
+
+_TLS13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """The `--tls-*` flags and their like."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    cert_dir: str = ""
+    """Where a pair of our own is kept; in memory when empty."""
+    min_version: str = ""
+    cipher_suites: Sequence[str] = ()
+
+    def version(self) -> ssl.TLSVersion:
+        if self.min_version not in VERSIONS:
+            raise ServingError(
+                f"--tls-min-version {self.min_version!r} is not known; write one of {', '.join(list(VERSIONS)[1:])}"
+            )
+        return VERSIONS[self.min_version]
+
+    def ciphers(self) -> str:
+        """What OpenSSL calls them; nothing when its own choice is meant."""
+        for suite in self.cipher_suites:
+            if suite not in _CIPHERS and suite not in _TLS13:
+                raise ServingError(
+                    f"--tls-cipher-suites: {suite} is not supported; choose from {', '.join(sorted(_CIPHERS))}"
+                )
+        return ":".join(dict.fromkeys(_CIPHERS[suite] for suite in self.cipher_suites if suite in _CIPHERS))
+
+
+class ServingTls:
+    """Keeps the context up to date. `address` is what the server is bound to: a pair of our own is made out to it."""
+
+    def __init__(self, options: TlsOptions, clock: Clock, *, address: str = "") -> None:
+        if bool(options.cert_file) != bool(options.key_file):
+            raise ServingError("--tls-cert-file and --tls-private-key-file go together; give both or none")
+        self._options = options
+        self._clock = clock
+        self._names = _names(address)
+        self._own: tuple[datetime, Pair] | None = None
+        self._authorities = ""
+        self._made_from: object = None
+        self._context: ssl.SSLContext | None = None
+
+    def trust(self, authorities: str) -> None:
+        """From now on ask clients for a certificate of one of these, in PEM; nothing: do not ask."""
+        self._authorities = authorities
+
+    def context(self) -> ssl.SSLContext:
+        now = self._ingredients()
+        if self._context is None or now != self._made_from:
+            try:
+                self._context, self._made_from = self._make(), now
+            except ServingError as fault:
+                if self._context is None:
+                    raise
+                log.error("%s; the last good certificate stays in use", fault)
+                self._made_from = now
+        return self._context
+
+    def peer(self, address: str, tls: ssl.SSLObject | None) -> Peer:
+        if tls is None or not (shown := tls.getpeercert()):
+            return Peer(address)
+        subject: Any = shown.get("subject", ())
+        return Peer(address, verified_chain(tls), tuple(part for group in subject for part in group))
+
+    def _ingredients(self) -> object:
+        if self._options.cert_file:
+            return self._authorities, stamp(self._options.cert_file), stamp(self._options.key_file)
+        now = self._clock.now()
+        if self._own is None or now - self._own[0] > _REMADE_AFTER:
+            self._own = now, self._pair(now)
+        return self._authorities, self._own[0]
+
+    def _pair(self, now: datetime) -> Pair:
+        """A pair of our own: the one that was kept, or a new one."""
+        folder = Path(self._options.cert_dir) if self._options.cert_dir else None
+        if folder is None:
+            log.info("Generated self-signed cert in-memory")
+            return self_signed(self._names, now)
+        certificate, key = folder / f"{PAIR_NAME}.crt", folder / f"{PAIR_NAME}.key"
+        try:
+            if self._own is None and certificate.exists() and key.exists():
+                return Pair(certificate.read_text(), Secret(key.read_text()))
+            made = self_signed(self._names, now)
+            folder.mkdir(parents=True, exist_ok=True)
+            certificate.write_text(made.certificate)
+            _write_secret(key, made.key)
+        except OSError as fault:
+            raise ServingError(f"--cert-dir {folder}: {fault.strerror}; name a folder that can be written") from None
+        log.info("Generated self-signed cert (%s, %s)", certificate, key)
+        return made
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = self._options.version()
+        context.set_alpn_protocols(["http/1.1"])
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        self._choose_ciphers(context)
+        self._identify(context)
+        if self._authorities:
+            self._believe(context)
+        return context
+
+    def _choose_ciphers(self, context: ssl.SSLContext) -> None:
+        if ciphers := self._options.ciphers():
+            try:
+                context.set_ciphers(ciphers)
+            except ssl.SSLError:
+                raise ServingError(
+                    "--tls-cipher-suites: this system's OpenSSL has none of them; choose others"
+                ) from None
+
+    def _identify(self, context: ssl.SSLContext) -> None:
+        options = self._options
+        try:
+            if options.cert_file:
+                load_pair(context, options.cert_file, options.key_file)
+            else:
+                assert self._own is not None
+                load_pair(context, self._own[1].certificate.encode(), self._own[1].key)
+        except (ssl.SSLError, OSError, ValueError) as fault:
+            files = f"{options.cert_file} and {options.key_file}" if options.cert_file else options.cert_dir
+            raise ServingError(
+                f"the serving certificate in {files} cannot be used: {fault}; both must be PEM, the key without a "
+                "password, and belong together"
+            ) from None
+
+    def _believe(self, context: ssl.SSLContext) -> None:
+        """Who shows no certificate may still have a token; who shows a wrong one is turned away at the door."""
+        try:
+            context.load_verify_locations(cadata=self._authorities)
+        except (ssl.SSLError, ValueError):
+            raise ServingError("an authority for client certificates is not PEM; write certificates") from None
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an issuer in the bundle need not be a root
+
+
+def verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
+    """The client's certificate and its issuers up to a trusted one, as DER."""
+    inner: Any = tls
+    if hasattr(tls, "get_verified_chain"):  # from Python 3.13 on
+        return tuple(inner.get_verified_chain())
+    return tuple(ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inner._sslobj.get_verified_chain())
+
+
+def certificates_in(pem: str) -> frozenset[bytes]:
+    """The certificates of a bundle, as DER."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    parts = (part.partition(end) for part in pem.split(begin)[1:])
+    try:
+        return frozenset(base64.b64decode("".join(body.split()), validate=True) for body, found, _ in parts if found)
+    except ValueError:
+        raise ServingError("an authority for client certificates is not PEM; write certificates") from None
+
+
+def fingerprint(certificate: bytes) -> str:
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _names(address: str) -> list[str]:
+    """What the pair of our own is made out to."""
+    names = ["localhost", "127.0.0.1"]
+    try:
+        return names if not address or ip_address(address).is_unspecified else [*names, address]
+    except ValueError:
+        return [*names, address]
+
+
+def _write_secret(path: Path, secret: Secret) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+        file.write(secret.reveal())

@@ -1,0 +1,102 @@
+"""`GET /why/{namespace}/{pod}`: why a pod is where it is, for those who may get the pod. `?now=true` asks afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.objects.pod_relaxations import Change
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import (
+    JSON,
+    NOSNIFF,
+    TRUE,
+    Response,
+    status_object,
+)
+from bayplan.telemetry.answers import Answer
+
+PREFIX = "/why/"
+
+_SOMEBODY = "a pod of another namespace"
+
+Sees = Callable[[str], Awaitable[bool]]
+"""Whether pods of a namespace may be seen."""
+Why = Callable[[str, str, bool], Awaitable[Answer | None]]
+"""The answer about a pod by namespace and name, afresh or as decided; None where no such pod is known."""
+
+
+class NotLeading(Exception):
+    """Another instance decides, and has the records."""
+
+
+class PodName(NamedTuple):
+    namespace: str
+    name: str
+
+
+def asked_about(path: str) -> PodName | None:
+    """The pod that a path is about; None for any other path."""
+    if not path.startswith(PREFIX):
+        return None
+    parts = path.removeprefix(PREFIX).split("/")
+    return PodName(*parts) if len(parts) == 2 and all(parts) else None
+
+
+async def everywhere(_: str) -> bool:
+    """For those who may see pods of all namespaces."""
+    return True
+
+
+async def answered(why: Why, pod: PodName, request: Request, sees: Sees = everywhere) -> Response:
+    """The answer for somebody who may have it; pods of namespaces that they may not read stay unnamed in it."""
+    if request.method not in ("GET", "HEAD"):
+        return status_object(request, 405, "MethodNotAllowed", "nothing can be changed here; ask with GET")
+    now = request.query.get("now", [""])[0] in TRUE
+    try:
+        answer = await why(pod.namespace, pod.name, now)
+    except NotLeading as other:
+        return status_object(request, 503, "ServiceUnavailable", str(other))
+    if answer is None:
+        message = f'pods "{pod.name}" not found: the scheduler knows no such pod in the namespace {pod.namespace}'
+        return status_object(request, 404, "NotFound", message)
+    hidden = [key for key in named_in(answer) if not await sees(key.partition("/")[0])]
+    return Response(200, msgspec.json.encode(veiled(answer, hidden)), JSON, (NOSNIFF,))
+
+
+def named_in(answer: Answer) -> list[str]:
+    """Pods of other namespaces that an answer names: those that would have to go."""
+    own = answer.pod.partition("/")[0]
+    changes = (*answer.changes, *answer.together)
+    named = {*answer.victims, *(key for change in changes for key in change.evict)}
+    return sorted(key for key in named if key.partition("/")[0] != own)
+
+
+def veiled(answer: Answer, hidden: Sequence[str]) -> Answer:
+    """The answer without the names of these pods."""
+    if not hidden:
+        return answer
+
+    def without(text: str) -> str:
+        for key in sorted(hidden, key=len, reverse=True):
+            text = text.replace(key, _SOMEBODY)
+        return text
+
+    def seen(keys: Sequence[str]) -> tuple[str, ...]:
+        return tuple(_SOMEBODY if key in hidden else key for key in keys)
+
+    def change(each: Change) -> Change:
+        return replace(each, evict=seen(each.evict), text=without(each.text))
+
+    return replace(
+        answer,
+        sentence=without(answer.sentence),
+        victims=seen(answer.victims),
+        changes=tuple(map(change, answer.changes)),
+        together=tuple(map(change, answer.together)),
+        no_change=without(answer.no_change),
+        waits_for=without(answer.waits_for),
+    )

@@ -1,0 +1,1 @@
+"""Live web page of the scheduler and its event stream."""

@@ -1,0 +1,218 @@
+"""What does a browser get? The page: a few files that never change, and one stream of what the cluster does.
+
+    /page/                 the page; whoever has shown nothing yet gets a form for a token instead
+    /page/stream           server-sent events, see `viewers`
+    /page/sign-in          the form's target: the token goes into a cookie that scripts cannot read
+    /page/sign-out
+
+Everything here is read: besides the two forms, which touch nothing but the browser's own cookie, there are only GET
+and HEAD. Who may `get` the paths below `/page/` sees the nodes and the queues; of pods and groups, those of the
+namespaces in which they may `list` pods. Nothing is fetched from elsewhere and nothing but our own files is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+from dataclasses import replace
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Protocol
+from urllib.parse import parse_qs
+
+from bayplan.errors import ApiError
+from bayplan.server.auth.authentication import COOKIE, User
+from bayplan.server.auth.authorization import Asked
+from bayplan.server.http.requests import Request
+from bayplan.server.http.responses import (
+    NOSNIFF,
+    NOT_FOUND,
+    Response,
+    text,
+)
+from bayplan.server.web.page_streams import (
+    EVERYTHING,
+    NOTHING,
+    Look,
+    Sight,
+    Viewers,
+)
+
+log = logging.getLogger(__name__)
+
+ROOT = "/page/"
+STREAM = f"{ROOT}stream"
+SIGN_IN, SIGN_OUT = f"{ROOT}sign-in", f"{ROOT}sign-out"
+
+_FOLDER = "page_files"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_GUARDS = (
+    NOSNIFF,
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+_HOME = Response(308, headers=(("Location", "page/"),))
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=:-]{1,3800}")
+_AT_ONCE = 16
+"""Namespaces that are asked about at the same time."""
+
+
+class Doorkeeper(Protocol):
+    """Who gets in: `server.Access` is one."""
+
+    async def judged(self, request: Request) -> User | Response: ...
+    async def may(self, user: User, asked: Asked) -> bool: ...
+
+
+class Page:
+    """The page on a door with a doorkeeper, and on one without."""
+
+    def __init__(self, viewers: Viewers) -> None:
+        self._viewers = viewers
+
+    def serves(self, path: str) -> bool:
+        return path == ROOT.rstrip("/") or path.startswith(ROOT)
+
+    async def answer(self, request: Request, door: Doorkeeper) -> Response:
+        """For whoever the doorkeeper lets in."""
+        if request.path in (SIGN_IN, SIGN_OUT):
+            return await _signed(request, door)
+        if request.path == ROOT.rstrip("/"):
+            return _HOME
+        judged = await door.judged(request)
+        if isinstance(judged, Response):
+            return _form("") if judged.status == 401 or request.path == ROOT else judged
+        if request.path == STREAM and _is_read(request):
+            return self._stream_for(request, judged, door)
+        return self.open_answer(request)
+
+    def open_answer(self, request: Request) -> Response:
+        """For everybody who comes this far."""
+        if not _is_read(request):
+            return replace(text("the page is only read", 405), headers=(("Allow", "GET, HEAD"), NOSNIFF))
+        if request.path == STREAM:
+            return self._stream(_all, "")
+        if request.path == ROOT.rstrip("/"):
+            return _HOME
+        return _file(request.path.removeprefix(ROOT) or "index.html")
+
+    def _stream_for(self, request: Request, user: User, door: Doorkeeper) -> Response:
+        async def look() -> Sight | None:
+            judged = await door.judged(request)
+            if isinstance(judged, Response):
+                return None
+            return await sight_of(judged, self._viewers.namespaces(), door)
+
+        return self._stream(look, user.name)
+
+    def _stream(self, look: Look, user: str) -> Response:
+        if self._viewers.full:
+            return text("too many look at the page already; close one of them", 503)
+        headers = (*_GUARDS, ("X-Accel-Buffering", "no"))  # a proxy in between is not to collect it
+        return Response(200, self._viewers.stream(look, user), "text/event-stream", headers)
+
+
+async def _all() -> Sight:
+    return EVERYTHING
+
+
+async def sight_of(user: User, namespaces: list[str], door: Doorkeeper) -> Sight:
+    """Where somebody may list pods: everywhere, or in these of the namespaces that there are."""
+    try:
+        if await door.may(user, Asked("list", "pods")):
+            return EVERYTHING
+        allowed: set[str] = set()
+        for start in range(0, len(namespaces), _AT_ONCE):
+            some = namespaces[start : start + _AT_ONCE]
+            verdicts = await asyncio.gather(*(door.may(user, Asked("list", "pods", each)) for each in some))
+            allowed.update(name for name, may in zip(some, verdicts, strict=True) if may)
+    except ApiError as fault:
+        log.error("cannot ask the API server whose pods may be seen: %s", fault)
+        return NOTHING
+    return Sight(namespaces=frozenset(allowed))
+
+
+def _is_read(request: Request) -> bool:
+    return request.method in ("GET", "HEAD")
+
+
+@cache
+def _known_files() -> dict[str, Response]:
+    """All there is, read once: a name that is not among them leads nowhere, whatever it looks like."""
+    found: dict[str, Response] = {}
+    folder = files("bayplan.server") / _FOLDER
+    for below, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
+        for each in below.iterdir():
+            kind = _KINDS.get(f".{each.name.rpartition('.')[2]}")
+            if each.is_file() and kind:
+                headers = (*_GUARDS, ("Content-Security-Policy", _POLICY))
+                found[prefix + each.name] = Response(200, each.read_bytes(), kind, headers)
+    return found
+
+
+def _file(name: str) -> Response:
+    return _known_files().get(name, NOT_FOUND)
+
+
+# Signing in.
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
+    "textarea{width:100%;box-sizing:border-box;font:14px monospace}button{font:inherit;padding:.3rem 1rem}"
+)
+
+
+def _form(problem: str) -> Response:
+    """What somebody gets who has shown nothing, or nothing that is believed."""
+    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; frame-ancestors 'none'"
+    told = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    page = f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Bayplan: sign in</title>
+<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>
+<h1>Bayplan</h1>{told}
+<form method="post" action="sign-in"><label for="token">A token of the cluster, such as that of
+<code>kubectl create token NAME</code></label>
+<textarea id="token" name="token" rows="4" required autofocus autocomplete="off" spellcheck="false"></textarea>
+<p><button>Sign in</button></p></form></html>
+"""
+    return Response(401, page.encode(), _KINDS[".html"], (*_GUARDS, ("Content-Security-Policy", policy)))
+
+
+async def _signed(request: Request, door: Doorkeeper) -> Response:
+    if request.method != "POST":
+        return replace(text("this is the target of a form", 405), headers=(("Allow", "POST"), NOSNIFF))
+    if request.path == SIGN_OUT:
+        return _sent_home("", "; Max-Age=0")
+    given = parse_qs(request.body.decode("latin-1"), max_num_fields=5).get("token", [""])[0].strip()
+    if not _TOKEN.fullmatch(given):
+        return _form("That is no token.")
+    tried = replace(request, method="GET", path=ROOT, headers=(("authorization", f"Bearer {given}"),), body=b"")
+    judged = await door.judged(tried)
+    if isinstance(judged, Response):
+        known = judged.status == 403
+        return _form(
+            "That token is known, but its owner may not get /page/ of the scheduler." if known else "Not accepted."
+        )
+    return _sent_home(given)
+
+
+def _sent_home(token: str, more: str = "") -> Response:
+    """Back to the page, with this token in the browser's keeping."""
+    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; Secure; SameSite=Strict{more}"
+    return Response(303, headers=(("Location", "./"), ("Set-Cookie", cookie)))

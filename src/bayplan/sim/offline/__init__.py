@@ -1,0 +1,1 @@
+"""Both engines on a cluster in memory, for replays of recordings and what-if questions."""

@@ -1,0 +1,1 @@
+"""Recordings of live clusters: the file format, the recorder, and the removal of names."""

@@ -1,0 +1,322 @@
+"""How can a cluster be shown to strangers? Every name, label and image gets a number, and decisions stay what they are.
+
+What is equal stays equal, wherever it stands, and what comes first by name still does: engines compare names and sort
+by them. What only has a meaning to machines stays: kinds, operators, amounts, resource names, times, the labels and
+annotations of Kubernetes and Volcano, the expressions of device selectors. Annotations of others go. Everything that no
+rule knows is replaced. Two walks over the objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from bayplan.objects.kinds import convert, kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.plugins.gpu.gpu_requests import (
+    GPU_COUNT,
+    GPU_INDEX,
+    GPU_MILLI,
+    GPU_MODEL,
+)
+from bayplan.sim.recordings.recording_file import Verdict, tree_of
+
+_KEPT_WORDS = frozenset(
+    [
+        "apiVersion",
+        "kind",
+        "operator",
+        "effect",
+        "phase",
+        "type",
+        "status",
+        "state",
+        "schedulerName",
+        "preemptionPolicy",
+        "restartPolicy",
+        "action",
+        "protocol",
+        "whenUnsatisfiable",
+        "nodeAffinityPolicy",
+        "nodeTaintsPolicy",
+        "accessModes",
+        "volumeMode",
+        "volumeBindingMode",
+        "provisioner",
+        "driver",
+        "attacher",
+        "allocationMode",
+        "matchAttribute",
+        "distinctAttribute",
+        "expression",
+        "source",
+        "apiGroup",
+        "resource",
+        "resourceName",
+        "capacity",
+        "extendedResourceName",
+        "mode",
+        "dequeueStrategy",
+        "bindingConditions",
+        "bindingFailureConditions",
+        "declaredFeatures",
+        "disruptionMode",
+        "consumesCounters",
+        "sharedCounters",
+        "min",
+        "max",
+        "allocatable",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "lastTransitionTime",
+        "startTime",
+        "timeAdded",
+        "allocationTimestamp",
+        "hostIP",
+        "maximumVolumeSize",
+    ]
+)
+"""Fields whose words mean the same to everybody."""
+_KEPT_MAPS = frozenset(
+    [
+        "attributes",
+        "capacity",
+        "counters",
+        "overhead",
+        "requests",
+        "limits",
+        "allocatable",
+        "hard",
+        "used",
+        "minResources",
+        "capability",
+        "deserved",
+        "allocated",
+        "allocatedResources",
+        "consumedCapacity",
+        "requestPolicy",
+        "policies",
+        "resReserved",
+        "numares",
+        "cpuDetail",
+        "resource",
+    ]
+)
+"""Maps of amounts and the like, whose keys are resources and not names."""
+_DROPPED_FIELDS = frozenset(
+    [
+        "resourceVersion",
+        "generation",
+        "managedFields",
+        "reason",
+        "message",
+        "providerID",
+        "parameters",
+        "data",
+        "networkData",
+        "finalizers",
+        "transitionID",
+        "nodeID",
+    ]
+)
+"""Fields that no decision needs, or that are nobody's business."""
+_KEYED_FIELDS = frozenset(("labels", "matchLabels", "nodeSelector", "selector"))
+"""Maps whose keys are labels."""
+_KEY_FIELDS = frozenset(("key", "topologyKey", "matchLabelKeys", "mismatchLabelKeys", "topologyKeys"))
+"""Fields that name labels and taints."""
+_IMAGE_FIELDS = frozenset(("image", "reference", "names"))
+_PATHS = frozenset(("request", "requests"))
+"""Fields whose values may be two names with a slash between."""
+_TELLING_LABELS = frozenset(("kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type", GPU_MODEL))
+"""Labels whose values say what a node is, and not whose."""
+_WELL_KNOWN = re.compile(
+    r"([a-z0-9.-]+\.)?(kubernetes\.io|k8s\.io|volcano\.sh)/.+|metadata\.(name|namespace)|" + re.escape(GPU_MODEL)
+)
+_GPU_ANNOTATIONS = frozenset((GPU_COUNT, GPU_INDEX, GPU_MILLI, GPU_MODEL))
+"""What pods ask of shared GPUs, and were given: numbers, and models that are in every catalogue."""
+_READ_ANNOTATIONS = re.compile(
+    r"([a-z.]+\.)?volcano\.sh/.+|scheduling\.k8s\.io/group-name|pv\.kubernetes\.io/.+|volume(\.beta)?\.kubernetes\.io/.+|"
+    r"storageclass\.kubernetes\.io/.+|storage\.alpha\.kubernetes\.io/.+|resource\.kubernetes\.io/.+|"
+    r"kubernetes\.io/config\.mirror"
+)
+_KEPT_VALUES = frozenset(
+    ("", "*", "true", "false", "default", "root", "kube-system", "system-cluster-critical", "system-node-critical")
+)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_NUMBERED = re.compile(r"(?P<head>.+)-(?P<number>\d+)")
+_TOKEN = re.compile(r"[^,;/]+")
+_ROLES = ("node", "namespace", "pod", "queue", "podgroup", "priorityclass", "image", "key", "value", "uid")
+
+Rename = Callable[[str, str], str]
+"""A string and its role in; what is written instead out."""
+
+
+class Anonymiser:
+    """The names of one cluster, and what stands for each."""
+
+    def __init__(self, objects: Iterable[KubeObject]) -> None:
+        known = list(objects)
+        found: dict[str, str] = {}  # role by string
+        kept: set[str] = set()
+
+        def note(text: str, role: str) -> str:
+            if role not in _ROLES:
+                role = "value"
+            if text not in found or _ROLES.index(role) < _ROLES.index(found[text]):
+                found[text] = role
+            return text
+
+        for item in known:
+            tree = tree_of(item)
+            kept.update(_telling(tree))
+            _walked(tree, "", note, _role_of(item))
+        self._names = _numbered(
+            {text: role for text, role in found.items() if text not in kept and not _is_plain(text)}
+        )
+        self._nodes = sorted(item.name for item in known if kind_of(type(item)).name == "Node")
+
+    def name(self, text: str, role: str = "value") -> str:  # noqa: ARG002 (the shape of a Rename)
+        """What stands for a name."""
+        return self._names.get(text, text)
+
+    def item(self, item: KubeObject) -> KubeObject:
+        """An object without a name of its own."""
+        tree = _walked(self._without_patterns(tree_of(item)), "", self.name, _role_of(item))
+        return convert(tree, type(item))
+
+    def verdict(self, verdict: Verdict) -> Verdict:
+        """An observed decision about pods that have no names any more; words would tell too much."""
+        return replace(
+            verdict,
+            pod=self._key(verdict.pod),
+            node=self.name(verdict.node),
+            why="",
+            evicted=tuple(map(self._key, verdict.evicted)),
+            nominated=self.name(verdict.nominated),
+            annotations={},
+        )
+
+    def _key(self, key: str) -> str:
+        return "/".join(map(self.name, key.split("/")))
+
+    def _without_patterns(self, tree: Any) -> Any:
+        """Patterns of node names as the list of nodes that they hit: numbers have no pattern."""
+        if isinstance(tree, list | tuple):
+            return [self._without_patterns(each) for each in tree]
+        if not isinstance(tree, dict):
+            return tree
+        if set(tree) == {"pattern"} and isinstance(tree["pattern"], str):
+            hit = [self.name(node) for node in self._nodes if _hits(tree["pattern"], node)]
+            return {"pattern": f"^({'|'.join(map(re.escape, hit))})$"}
+        return {key: self._without_patterns(value) for key, value in tree.items()}
+
+
+def _hits(pattern: str, name: str) -> bool:
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _role_of(item: KubeObject) -> str:
+    return kind_of(type(item)).name.lower()
+
+
+def _is_plain(text: str) -> bool:
+    return text in _KEPT_VALUES or _NUMBER.fullmatch(text) is not None
+
+
+def _telling(tree: Mapping[str, Any]) -> Iterable[str]:
+    labels = tree.get("metadata", {}).get("labels", {})
+    return [value for key, value in labels.items() if key in _TELLING_LABELS]
+
+
+def _numbered(roles: Mapping[str, str]) -> dict[str, str]:
+    """A number for each string, by the order of the strings of one role."""
+    names: dict[str, str] = {}
+    for role in _ROLES:
+        texts = sorted(text for text, each in roles.items() if each == role)
+        heads = sorted({_head(text) for text in texts}) if role == "pod" else texts
+        width = len(str(len(heads)))
+        ranks = {head: f"{role}-{number:0{width}}" for number, head in enumerate(heads, 1)}
+        for text in texts:
+            # Sessions order the pods of a job by the number at the end of their names.
+            tail = text[len(_head(text)) :] if role == "pod" else ""
+            names[text] = ranks[_head(text) if role == "pod" else text] + tail
+    return names
+
+
+def _head(name: str) -> str:
+    found = _NUMBERED.fullmatch(name)
+    return found["head"] if found else name
+
+
+# the walk ---------------------------------------------------------------------------------------------------------
+
+
+def _walked(value: Any, field: str, rename: Rename, kind: str, above: str = "") -> Any:
+    """The tree with every string renamed that a rule does not keep. `above`: the field that `field` stands in."""
+    if isinstance(value, list | tuple):
+        return [_walked(each, field, rename, kind, above) for each in value]
+    if isinstance(value, dict):
+        return _walked_map(value, field, rename, kind)
+    if not isinstance(value, str):
+        return value
+    if field in _IMAGE_FIELDS and (field != "names" or above == "images"):
+        return _image(value, rename)
+    if field in _PATHS:
+        return "/".join(rename(part, "value") for part in value.split("/"))
+    if field in _KEY_FIELDS:
+        return _key_name(value, rename)
+    return rename(value, _role(field, above, kind))
+
+
+def _walked_map(value: dict[str, Any], field: str, rename: Rename, kind: str) -> dict[str, Any]:
+    if field == "annotations":
+        kept = {key: text for key, text in value.items() if _READ_ANNOTATIONS.fullmatch(key)}
+        said = {key: _TOKEN.sub(lambda found: rename(found[0], "value"), text) for key, text in kept.items()}
+        return said | {key: text for key, text in value.items() if key in _GPU_ANNOTATIONS}
+    if field in _KEYED_FIELDS and all(isinstance(each, str) for each in value.values()):
+        return {_key_name(key, rename): rename(text, "value") for key, text in value.items()}
+    if field in ("disruptedPods", "minTaskMember"):
+        return {rename(key, "value"): each for key, each in value.items()}
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        if key in _DROPPED_FIELDS:
+            continue
+        is_kept = key in (_KEPT_MAPS if isinstance(each, dict) else _KEPT_WORDS)
+        found[key] = each if is_kept else _walked(each, key, rename, kind, field)
+    return found
+
+
+def _role(field: str, above: str, kind: str) -> str:
+    """What a string is the name of."""
+    if field == "uid":
+        return "uid"
+    if field in ("namespace", "namespaces"):
+        return "namespace"
+    if field in ("nodeName", "nominatedNodeName", "nodes"):
+        return "node"
+    if field == "priorityClassName":
+        return "priorityclass"
+    if field in ("queue", "parent"):
+        return "queue"
+    return kind if (field, above) == ("name", "metadata") else "value"
+
+
+def _key_name(key: str, rename: Rename) -> str:
+    return key if _WELL_KNOWN.fullmatch(key) else rename(key, "key")
+
+
+def _image(name: str, rename: Rename) -> str:
+    """The repository is nobody's business; the tag stays, since nodes are asked for images with theirs."""
+    if not name:
+        return name
+    repository, at, rest = name.partition("@")
+    end = repository.rfind(":")
+    repository, tag = (repository[:end], repository[end:]) if end > repository.rfind("/") else (repository, "")
+    algorithm, colon, number = rest.partition(":")
+    return f"{rename(repository, 'image')}{tag}{at}{algorithm}{colon}{rename(number, 'value')}"

@@ -1,0 +1,1 @@
+"""The OpenB experiment over many workloads, policies and seeds, with reports."""

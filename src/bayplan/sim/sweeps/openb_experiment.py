@@ -1,0 +1,181 @@
+"""The OpenB experiment: fill a cluster with pods that never end, and see how much of its GPUs can be given away.
+
+Pods come one after another; one that fits nowhere is gone for good. What is read off is the share of all GPUs that is
+allocated when pods for 90, 100 and 130 percent of them have come. Every decision is made by the pod engine, with the
+cache, the cycle and the plugins of a live scheduler; this module shuffles, counts and averages.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle as around
+from statistics import fmean, pstdev
+
+from bayplan.clock import ManualClock
+from bayplan.scheduler.cycle.scheduling_cycle import first_of
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.traces.trace_files import TraceNode, TracePod, gpu_capacity
+from bayplan.sim.virtual_time.policies import parsed_policy, policy_configuration
+from bayplan.sim.virtual_time.trace_objects import Pods, cluster_of
+from bayplan.telemetry.decisions import DecisionRing
+
+LOADS = (90, 100, 130)
+"""Percent of the GPUs that pods have asked for when the allocation is read off."""
+
+_FULL_TENTHS = 13
+"""Pods come until they have asked for 1.3 times what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A cluster and the list of pods that are drawn for it."""
+
+    name: str
+    nodes: Sequence[TraceNode]
+    pods: Sequence[TracePod]
+
+    @property
+    def capacity(self) -> int:
+        return gpu_capacity(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run. `allocation` is in percent, by load; a load that was never reached is not there."""
+
+    workload: str
+    policy: str
+    seed: int
+    arrived: int
+    failed: int
+    allocated_milli: int
+    allocation: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Several runs of one policy on one workload."""
+
+    workload: str
+    policy: str
+    seeds: tuple[int, ...]
+    mean: dict[int, float]
+    deviation: dict[int, float]  # of the population
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Summary:
+        first = runs[0]
+        loads = [load for load in LOADS if all(load in run.allocation for run in runs)]
+        values = {load: [run.allocation[load] for run in runs] for load in loads}
+        return cls(
+            first.workload,
+            first.policy,
+            tuple(run.seed for run in runs),
+            {load: fmean(found) for load, found in values.items()},
+            {load: pstdev(found) for load, found in values.items()},
+        )
+
+
+class Curve:
+    """Allocation by load, noted after every arrival. What is told of a load is the mean over its arrivals."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.arrived_milli = self.allocated_milli = 0
+        self._sums: dict[int, tuple[float, int]] = {}
+
+    def note(self, milli: int, *, placed: bool) -> None:
+        self.arrived_milli += milli
+        self.allocated_milli += milli if placed else 0
+        load = round(100 * self.arrived_milli / self._capacity)
+        total, count = self._sums.get(load, (0.0, 0))
+        allocated = round(100 * self.allocated_milli / self._capacity, 2)
+        self._sums[load] = (total + allocated, count + 1)
+
+    def at(self, loads: Sequence[int]) -> dict[int, float]:
+        return {load: self._sums[load][0] / self._sums[load][1] for load in loads if load in self._sums}
+
+
+def tuned(pods: Sequence[TracePod], capacity: int, chance: random.Random) -> list[TracePod]:
+    """The pods in a random order, with as many copies behind them, or as many taken out, as make 1.3 of the GPUs."""
+    sequence = list(pods)
+    chance.shuffle(sequence)
+    load = sum(pod.ask.total for pod in sequence)
+    if _over(load, capacity):
+        while _over(load, capacity):
+            load -= sequence.pop(chance.randrange(len(sequence))).ask.total
+        return sequence
+    while True:
+        copy = pods[chance.randrange(len(pods))]
+        if _over(load + copy.ask.milli, capacity):
+            return sequence
+        sequence.append(copy)
+        load += copy.ask.total
+
+
+def in_file_order(pods: Sequence[TracePod], capacity: int) -> Iterator[TracePod]:
+    """The pods over and over, without any chance, up to the same load."""
+    load = 0
+    for pod in around(pods):
+        if _over(load + pod.ask.milli, capacity):
+            return
+        yield pod
+        load += pod.ask.total
+
+
+def _over(load: int, capacity: int) -> bool:
+    return 10 * load > _FULL_TENTHS * capacity
+
+
+def run(workload: Workload, policy: str, seed: int) -> Run:
+    """One run. The seed drives the order of pods, the copies, the order of nodes and then the policy's own draws."""
+    chance = random.Random(seed)
+    sequence = tuned(workload.pods, workload.capacity, chance)
+    nodes = list(workload.nodes)
+    chance.shuffle(nodes)
+    return fill(workload, policy, nodes, sequence, chance, seed)
+
+
+def run_in_file_order(workload: Workload, policy: str) -> Run:
+    """A run that knows no chance but the policy's own."""
+    sequence = in_file_order(workload.pods, workload.capacity)
+    return fill(workload, policy, workload.nodes, sequence, random.Random(0), 0)
+
+
+def fill(
+    workload: Workload,
+    policy: str,
+    nodes: Sequence[TraceNode],
+    sequence: Sequence[TracePod] | Iterator[TracePod],
+    chance: random.Random,
+    seed: int,
+) -> Run:
+    """Let the pods come. Equally good nodes are taken in the order given, which is what makes policies fill nodes."""
+    engine = _engine(workload, policy, nodes, chance)
+    curve, make = Curve(workload.capacity), Pods(engine.prepare).make
+    arrived = failed = 0
+    try:
+        for pod in sequence:
+            placed = engine.place(make(pod, f"pod-{arrived}")).node is not None
+            arrived += 1
+            failed += not placed
+            curve.note(pod.ask.total, placed=placed)
+    finally:
+        engine.close()
+    return Run(workload.name, policy, seed, arrived, failed, curve.allocated_milli, curve.at(LOADS))
+
+
+def _engine(workload: Workload, policy: str, nodes: Sequence[TraceNode], chance: random.Random) -> PodEngine:
+    configuration, registry = policy_configuration(policy, workload.pods)
+    ties = None if set(parsed_policy(policy)) == {"random"} else first_of  # rows are in the order of this run
+    return PodEngine(
+        configuration,
+        registry,
+        cluster_of(nodes),
+        clock=ManualClock(),
+        chance=chance,
+        tie_break=ties,
+        records=DecisionRing(0),  # what is counted is where pods went, not why
+    )

@@ -1,0 +1,1 @@
+"""Readers of workload traces: OpenB, CSV tables and recorded clusters."""

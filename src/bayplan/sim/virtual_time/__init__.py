@@ -1,0 +1,1 @@
+"""Replay of traces in virtual time by the engines of a live scheduler, with metrics."""

@@ -1,0 +1,153 @@
+"""A cluster in virtual time, driven by the batch engine: gangs that start together, queues that share.
+
+Every tenant of a trace has a queue of its own, all of one weight; pods that name a gang start when enough of it are
+there, others are gangs of one. Sessions follow one another as long as they get something done; then nothing changes
+before the next pod comes or goes. GPUs are given out whole: a share of one is more than Volcano's tiers know of.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from bayplan.batch.apply_outcome import Settling
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.batch.engine import BatchEngine
+from bayplan.clock import ManualClock
+from bayplan.errors import UsageError
+from bayplan.objects.core import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodSpec,
+)
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.volcano.constants import GROUP_NAME
+from bayplan.objects.volcano.types import (
+    DEFAULT_QUEUE,
+    PodGroup,
+    PodGroupSpec,
+    PodGroupStatus,
+    Queue,
+    QueueSpec,
+    QueueStatus,
+)
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL
+from bayplan.sim.traces.trace_files import TracePod
+from bayplan.sim.virtual_time.pod_engine_simulation import OnPod
+from bayplan.sim.virtual_time.trace_objects import NAMESPACE, pod_like
+from bayplan.snapshot import NodeColumns
+
+_MOST_SESSIONS = 16
+_PERIOD_S = 1.0
+_PENDING = "Pending"
+_OPEN = "Open"
+
+
+class BatchWorld:
+    """`placed` is told of every pod that got a node, `evicted` of every pod that lost it."""
+
+    def __init__(self, engine: BatchEngine, clock: ManualClock, *, placed: OnPod, evicted: OnPod) -> None:
+        self.engine = engine
+        self.clock = clock
+        self._cluster = Settling(engine)
+        self._placed = placed
+        self._evicted = evicted
+        self._waiting: set[str] = set()  # uids
+        self._queues: set[str] = set()
+        self._members: dict[str, int] = {}  # by gang: pods that are there
+        self._snapshot = engine.cache.snapshot()
+        self._goes_on = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def next_wakeup_s(self) -> float | None:
+        """Where sessions were not done with a moment, they go on after a period; else they have nothing new to see."""
+        return self.clock.monotonic_s() + _PERIOD_S if self._goes_on and self._waiting else None
+
+    def advance_to(self, at_s: float) -> None:
+        self.clock.advance(max(0.0, at_s - self.clock.monotonic_s()))
+
+    def nodes(self) -> NodeColumns:
+        self.engine.cache.refresh(self._snapshot)
+        return self._snapshot.nodes
+
+    def make(self, pod: TracePod, uid: str) -> Pod:
+        if pod.ask.shares:
+            raise UsageError(
+                f"pod {pod.name} asks for {pod.ask.milli} thousandths of a GPU, and the batch engine gives out whole "
+                "ones; use --engine pod"
+            )
+        like = pod_like(pod, DEFAULT_SCHEDULER)
+        annotations = {**like.metadata.annotations, GROUP_NAME: pod.gang or uid}
+        metadata = replace(like.metadata, name=uid, uid=uid, namespace=NAMESPACE, annotations=annotations)
+        return replace(like, metadata=metadata, spec=_with_devices(like.spec, pod))
+
+    def arrive(self, made: Pod, pod: TracePod) -> None:
+        queue, group = pod.tenant or DEFAULT_QUEUE, made.metadata.annotations[GROUP_NAME]
+        if queue not in self._queues:
+            self._queues.add(queue)
+            spec, status = QueueSpec(weight=1, reclaimable=True), QueueStatus(state=_OPEN)
+            self._cluster.add([Queue(metadata=ObjectMeta(name=queue, uid=f"queue-{queue}"), spec=spec, status=status)])
+        if group not in self._members:
+            metadata = ObjectMeta(
+                name=group, namespace=NAMESPACE, uid=f"group-{group}", creation_timestamp=self.clock.now()
+            )
+            group_spec = PodGroupSpec(min_member=max(1, pod.gang_size), queue=queue)
+            self._cluster.add([PodGroup(metadata=metadata, spec=group_spec, status=PodGroupStatus(phase=_PENDING))])
+        self._members[group] = self._members.get(group, 0) + 1
+        self._waiting.add(made.uid)
+        self._cluster.add([made])
+
+    def leave(self, pod: Pod) -> None:
+        """A pod that was placed is done; with the last of a gang its group goes too."""
+        self._cluster.remove([self._cluster.pods.get(pod.key, pod)])
+        self._forget_member(pod)
+
+    def _forget_member(self, pod: Pod) -> None:
+        group = pod.metadata.annotations[GROUP_NAME]
+        self._members[group] -= 1
+        if not self._members[group]:
+            del self._members[group]
+            known = self.engine.cache.catalog.table(PodGroup)[f"{NAMESPACE}/{group}"]
+            self._cluster.remove([known])
+
+    def schedule(self) -> None:
+        """Let sessions run as long as they bind or evict somebody; those that evict in a circle have to take turns."""
+        self._goes_on = True
+        for _ in range(_MOST_SESSIONS):
+            if not self._waiting or not self._session():
+                self._goes_on = False
+                return
+
+    def _session(self) -> bool:
+        outcome = self.engine.run_session()
+        bound = [self._cluster.pods[key] for key in outcome.binds]
+        gone = [self._cluster.pods[key] for key in outcome.evicts]
+        self._cluster.settle(outcome)
+        for pod in bound:
+            self._waiting.discard(pod.uid)
+            self._placed(self._cluster.pods[pod.key])
+        for pod in gone:
+            self._forget_member(pod)
+            self._evicted(pod)
+        return bool(bound or gone)
+
+
+def _with_devices(spec: PodSpec, pod: TracePod) -> PodSpec:
+    """The spec with the GPUs as a resource, and the models as labels of nodes."""
+    if not pod.ask.count:
+        return spec
+    (container,) = spec.containers
+    requests = {**container.resources.requests, GPU_COUNT: pod.ask.count}
+    container = replace(container, resources=replace(container.resources, requests=requests))
+    affinity = None
+    if pod.ask.accepted:
+        models = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=tuple(sorted(pod.ask.accepted)))
+        required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(models,)),))
+        affinity = Affinity(node_affinity=NodeAffinity(required=required))
+    return replace(spec, containers=(container,), affinity=affinity)

@@ -1,0 +1,195 @@
+"""What a simulation measures over time, in memory that does not grow with the trace.
+
+Means are weighed by the time that they held for; waiting times are counted in steps of a twentieth, so that quantiles
+are known to five percent without keeping a single one. Fairness is Jain's index over the dominant shares of tenants
+that hold or want something: 1 where all have the same, 1/n where one has it all.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import accumulate, repeat
+
+from bayplan.sim.traces.trace_files import TraceNode, TracePod, gpu_capacity
+
+_SHORTEST_S = 1e-3
+_STEPS_S = tuple(accumulate(repeat(1.05, 1_000), operator.mul, initial=_SHORTEST_S))
+"""Each a twentieth longer than the one before. Products are the same on every machine, logarithms are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at one moment. Shares are of all that there is, from 0 to 1."""
+
+    at_s: float
+    cpu: float
+    memory: float
+    gpu: float
+    fragmentation: float  # of all GPUs: what is free and a typical pod could not use
+    running: int
+    waiting: int
+    fairness: float
+    preemptions: int
+
+
+class Waits:
+    """How long pods waited for their node."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.count = 0
+        self.total_s = 0.0
+        self.longest_s = 0.0
+
+    def note(self, waited_s: float) -> None:
+        self.count += 1
+        self.total_s += waited_s
+        self.longest_s = max(self.longest_s, waited_s)
+        self._counts[bisect_left(_STEPS_S, waited_s)] += 1
+
+    @property
+    def mean_s(self) -> float:
+        return self.total_s / self.count if self.count else 0.0
+
+    def quantile_s(self, share: float) -> float:
+        """At most so long waited this share of the pods; up to five percent too long."""
+        wanted, seen = share * self.count, 0
+        for step in sorted(self._counts):
+            seen += self._counts[step]
+            if seen >= wanted:
+                return min(_STEPS_S[step], self.longest_s) if step else 0.0
+        return 0.0
+
+
+class Meter:
+    """Follows pods that come, are placed and go."""
+
+    def __init__(self, nodes: Iterable[TraceNode]) -> None:
+        nodes = list(nodes)
+        self._capacity = (
+            sum(node.cpu_milli for node in nodes),
+            sum(node.memory_mib for node in nodes),
+            gpu_capacity(nodes),
+        )
+        self._held = [0, 0, 0]
+        self._tenants: dict[str, list[int]] = {}  # what each holds, and last how many of its pods wait
+        self._integrals = [0.0] * 4
+        self._began_s = self._since_s = 0.0
+        self.waits = Waits()
+        self.arrived = self.running = self.finished = self.preemptions = 0
+
+    # what happens -----------------------------------------------------------------------------------------------
+
+    def begin(self, at_s: float) -> None:
+        """Means are over the time from here on."""
+        self._began_s = self._since_s = at_s
+
+    def pass_to(self, at_s: float) -> None:
+        """Time passes, and all stays as it is."""
+        spent_s = max(0.0, at_s - self._since_s)
+        for place, value in enumerate((*self.shares(), self.fairness())):
+            self._integrals[place] += value * spent_s
+        self._since_s = max(self._since_s, at_s)
+
+    def arrive(self, pod: TracePod, *, again: bool = False) -> None:
+        self.arrived += not again
+        self._tenant(pod)[3] += 1
+
+    def place(self, pod: TracePod, waited_s: float) -> None:
+        self.waits.note(waited_s)
+        self.running += 1
+        self._tenant(pod)[3] -= 1
+        self._hold(pod, 1)
+
+    def finish(self, pod: TracePod) -> None:
+        self.finished += 1
+        self._take_off(pod)
+
+    def evict(self, pod: TracePod) -> None:
+        self.preemptions += 1
+        self._take_off(pod)
+
+    def _take_off(self, pod: TracePod) -> None:
+        self.running -= 1
+        self._hold(pod, -1)
+        if not any(self._tenant(pod)):
+            del self._tenants[pod.tenant]
+
+    def _tenant(self, pod: TracePod) -> list[int]:
+        return self._tenants.setdefault(pod.tenant, [0, 0, 0, 0])
+
+    def _hold(self, pod: TracePod, by: int) -> None:
+        for held in (self._held, self._tenant(pod)):
+            for place, amount in enumerate((pod.cpu_milli, pod.memory_mib, pod.ask.total)):
+                held[place] += by * amount
+
+    # what is told -----------------------------------------------------------------------------------------------
+
+    def shares(self) -> tuple[float, float, float]:
+        """Of CPU, memory and GPUs what is given away."""
+        cpu, memory, gpu = (held / has if has else 0.0 for held, has in zip(self._held, self._capacity, strict=True))
+        return cpu, memory, gpu
+
+    def fairness(self) -> float:
+        dominant = [
+            max(held / has if has else 0.0 for held, has in zip(tenant[:3], self._capacity, strict=True))
+            for tenant in self._tenants.values()
+        ]
+        squares = math.fsum(share * share for share in dominant)
+        return math.fsum(dominant) ** 2 / (len(dominant) * squares) if squares else 1.0
+
+    def sample(self, at_s: float, waiting: int, fragmentation: float) -> Sample:
+        return Sample(at_s, *self.shares(), fragmentation, self.running, waiting, self.fairness(), self.preemptions)
+
+    def totals(self, waiting: int) -> Totals:
+        whole_s = self._since_s - self._began_s
+        now = (*self.shares(), self.fairness())  # what it is where no time has passed
+        integrals = zip(self._integrals, now, strict=True)
+        cpu, memory, gpu, fairness = (sum_s / whole_s if whole_s else value for sum_s, value in integrals)
+        waits = self.waits
+        return Totals(
+            seconds=whole_s,
+            arrived=self.arrived,
+            placed=waits.count,
+            finished=self.finished,
+            running=self.running,
+            waiting=waiting,
+            preemptions=self.preemptions,
+            cpu_mean=cpu,
+            memory_mean=memory,
+            gpu_mean=gpu,
+            fairness_mean=fairness,
+            wait_mean_s=waits.mean_s,
+            wait_median_s=waits.quantile_s(0.5),
+            wait_p95_s=waits.quantile_s(0.95),
+            wait_longest_s=waits.longest_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """A whole simulation. Means are over time; waits are over placements."""
+
+    seconds: float
+    arrived: int
+    placed: int
+    finished: int
+    running: int
+    waiting: int
+    preemptions: int
+    cpu_mean: float
+    memory_mean: float
+    gpu_mean: float
+    fairness_mean: float
+    wait_mean_s: float
+    wait_median_s: float
+    wait_p95_s: float
+    wait_longest_s: float
+
+    def as_data(self) -> dict[str, int | float]:
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(self).items()}

@@ -1,0 +1,76 @@
+"""Objects for a trace: nodes and pods as an API server would show them, made once for each shape.
+
+A trace has thousands of pods and some hundred shapes. What an engine works out of a pod's spec depends on the shape
+alone, so a pod starts with what is known of the others like it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from bayplan.cache import Cache
+from bayplan.objects.core import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from bayplan.objects.meta import ObjectMeta, ResourceList
+from bayplan.plugins.gpu.gpu_requests import GPU_COUNT, GPU_MODEL, annotations_for
+from bayplan.sim.traces.trace_files import TraceNode, TracePod
+from bayplan.snapshot import PodInfo
+
+NAMESPACE = "default"
+_MOST_PODS = 1_000_000
+"""Traces know no limit of pods a node."""
+
+_MOST_SHAPES = 4096
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def node_object(node: TraceNode) -> Node:
+    labels = {_HOSTNAME: node.name} | ({GPU_MODEL: node.model} if node.model else {})
+    allocatable: ResourceList = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": _MOST_PODS}
+    if node.gpus:
+        allocatable[GPU_COUNT] = node.gpus
+    return Node(
+        metadata=ObjectMeta(name=node.name, uid=f"node-{node.name}", labels=labels),
+        status=NodeStatus(allocatable=dict(allocatable), capacity=dict(allocatable)),
+    )
+
+
+def cluster_of(nodes: Iterable[TraceNode]) -> Cache:
+    """A cache of these nodes; rows are in their order."""
+    cache = Cache()
+    for node in nodes:
+        cache.add_node(node_object(node))
+    return cache
+
+
+class Pods:
+    """Makes pods; those of one shape share their spec, their annotations and all that `prepare` finds out of them."""
+
+    def __init__(self, prepare: Callable[[Pod], PodInfo], scheduler_name: str = "") -> None:
+        self._prepare = prepare
+        self._scheduler_name = scheduler_name
+        self._shapes: OrderedDict[tuple[object, ...], PodInfo] = OrderedDict()
+
+    def make(self, pod: TracePod, uid: str) -> PodInfo:
+        shape = (pod.cpu_milli, pod.memory_mib, pod.ask, pod.priority, pod.tenant)
+        known = self._shapes.get(shape)
+        if known is None:
+            known = self._shapes[shape] = self._prepare(pod_like(pod, self._scheduler_name))
+            if len(self._shapes) > _MOST_SHAPES:
+                self._shapes.popitem(last=False)
+        metadata = replace(known.pod.metadata, name=uid, uid=uid)
+        return known.namesake(replace(known.pod, metadata=metadata))
+
+
+def pod_like(pod: TracePod, scheduler_name: str = "") -> Pod:
+    """A pod that asks for what this one asks for, and has no name yet. Tenants are namespaces."""
+    requests: ResourceList = {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}
+    container = Container(name="main", resources=ResourceRequirements(requests=requests))
+    return Pod(
+        metadata=ObjectMeta(namespace=pod.tenant or NAMESPACE, annotations=annotations_for(pod.ask)),
+        spec=PodSpec(containers=(container,), priority=pod.priority or None, scheduler_name=scheduler_name),
+        status=PodStatus(phase="Pending"),
+    )

@@ -1,0 +1,166 @@
+"""Correlation of events of the core group, as client-go does it.
+
+Used where upstream records core events: by sessions, the binder, controllers and elections; and on servers without
+`events.k8s.io`. Three filters, each bounded to 4,096 keys. Of one kind of event about one object 25 pass at once and
+then one every five minutes. Ten that differ by their message alone within ten minutes become one, "(combined from
+similar events)". Equal ones are counted on the first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+import msgspec
+
+from bayplan.clock import Clock
+from bayplan.objects.meta import Api, whole_time
+from bayplan.telemetry.event_correlator import NEVER_REPEATED, EventWrite
+from bayplan.telemetry.events import Event, EventMeta, ObjectReference
+
+MOST_KEYS = 4096
+BURST = 25
+REFILL_S = 300.0
+SIMILAR = 10
+SIMILAR_WITHIN = timedelta(minutes=10)
+COMBINED = "(combined from similar events): "
+
+T = TypeVar("T")
+
+
+class EventSource(Api, frozen=True):
+    component: str = ""
+
+
+class CoreEvent(Api, frozen=True):
+    """One `v1` Event."""
+
+    metadata: EventMeta
+    involved_object: ObjectReference
+    reason: str
+    message: str
+    source: EventSource
+    first_timestamp: str
+    last_timestamp: str
+    count: int
+    type: str
+    reporting_component: str = ""
+
+
+class _Recent(Generic[T]):
+    """What was put in last, at most so many."""
+
+    def __init__(self, most: int = MOST_KEYS) -> None:
+        self._most = most
+        self._items: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable) -> T | None:
+        found = self._items.get(key)
+        if found is not None:
+            self._items.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, item: T) -> None:
+        self._items[key] = item
+        self._items.move_to_end(key)
+        if len(self._items) > self._most:
+            self._items.popitem(last=False)
+
+
+@dataclass(slots=True)
+class _Tokens:
+    left: float
+    at: float
+
+
+@dataclass(slots=True)
+class _Similar:
+    at: datetime
+    messages: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class CoreBook:
+    """Events of the core group."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens: _Recent[_Tokens] = _Recent()
+        self._similar: _Recent[_Similar] = _Recent()
+        self._counted: _Recent[CoreEvent] = _Recent()
+
+    def observe(self, event: Event) -> EventWrite | None:
+        made = _core(event, self._clock.now())
+        if made.reason in NEVER_REPEATED:
+            return EventWrite(made.metadata.namespace, made.metadata.name, made)
+        if not self._passes(made):
+            return None
+        made, key = self._combined(made)
+        return self._counting(made, key)
+
+    def sweep(self) -> list[EventWrite]:
+        """Nothing: every event is written when it comes."""
+        return []
+
+    def _passes(self, event: CoreEvent) -> bool:
+        now = self._clock.monotonic_s()
+        key = (*_about(event), event.type)
+        tokens = self._tokens.get(key) or _Tokens(BURST, now)
+        tokens.left = min(BURST, tokens.left + (now - tokens.at) / REFILL_S)
+        tokens.at = now
+        self._tokens.put(key, tokens)
+        if tokens.left < 1:
+            return False
+        tokens.left -= 1
+        return True
+
+    def _combined(self, event: CoreEvent) -> tuple[CoreEvent, Hashable]:
+        """The event, or the one that stands for all of its kind; and under which key it is counted."""
+        now = self._clock.now()
+        key = (*_about(event), event.type, event.reason, event.reporting_component)
+        similar = self._similar.get(key)
+        if similar is None or now - similar.at > SIMILAR_WITHIN:
+            similar = _Similar(now)
+        similar.at = now
+        similar.messages[event.message] = None
+        self._similar.put(key, similar)
+        if len(similar.messages) < SIMILAR:
+            return event, (*_about(event), event.type, event.reason, event.message)
+        similar.messages.popitem(last=False)
+        return msgspec.structs.replace(event, message=COMBINED + event.message, reporting_component=""), key
+
+    def _counting(self, event: CoreEvent, key: Hashable) -> EventWrite:
+        before = self._counted.get(key)
+        if before is not None:
+            event = msgspec.structs.replace(
+                event, metadata=before.metadata, first_timestamp=before.first_timestamp, count=before.count + 1
+            )
+        self._counted.put(key, event)
+        meta = event.metadata
+        if before is None:
+            return EventWrite(meta.namespace, meta.name, event)
+        patch = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
+        return EventWrite(meta.namespace, meta.name, event, patch)
+
+
+def _core(event: Event, now: datetime) -> CoreEvent:
+    return CoreEvent(
+        metadata=event.metadata,
+        involved_object=event.regarding,
+        reason=event.reason,
+        message=event.note,
+        source=EventSource(event.reporting_controller),
+        first_timestamp=whole_time(now),
+        last_timestamp=whole_time(now),
+        count=1,
+        type=event.type,
+        reporting_component=event.reporting_controller,
+    )
+
+
+def _about(event: CoreEvent) -> tuple[str, ...]:
+    """Who speaks, and of what: whichever version of it."""
+    it = event.involved_object
+    return event.source.component, it.kind, it.namespace, it.name, it.uid, it.api_version

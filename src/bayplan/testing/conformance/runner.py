@@ -1,0 +1,42 @@
+"""What Bayplan says of one line. Nothing here ever looks at what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bayplan.errors import BayplanError
+from bayplan.framework.runtime.registry import Registry
+from bayplan.testing.conformance.attempts import answer_attempts
+from bayplan.testing.conformance.batch_sessions import answer_session
+from bayplan.testing.conformance.configurations_answer import answer_configuration
+from bayplan.testing.conformance.hint_events import answer_hints
+from bayplan.testing.conformance.placement_series import answer_series
+from bayplan.testing.conformance.queue_operations import answer_queue
+from bayplan.testing.conformance.scenario_file import Line, LineKind
+
+_ANSWERERS: dict[LineKind, Callable[[dict[str, Any], Registry], dict[str, Any]]] = {
+    LineKind.ATTEMPT: answer_attempts,
+    LineKind.CONFIGURATION: answer_configuration,
+    LineKind.SERIES: answer_series,
+    LineKind.HINTS: answer_hints,
+    LineKind.QUEUE: answer_queue,
+}
+
+
+def answer(line: Line, registry: Registry) -> dict[str, Any]:
+    """The answer in the format of `expected`; a line that cannot be answered gets a `failure` that says why."""
+    if line.fault:
+        return _failure(line, line.fault)
+    try:
+        if line.kind is LineKind.BATCH:
+            return answer_session(line.scenario, registry, exact=line.exact is not False, varying=line.varying)
+        return _ANSWERERS[line.kind](line.scenario, registry)
+    except BayplanError as fault:
+        return _failure(line, str(fault))
+    except Exception as bug:  # one scenario that breaks us must not cost the answers to the others
+        return _failure(line, f"Bayplan broke on it, {type(bug).__name__}: {bug}; please report the scenario")
+
+
+def _failure(line: Line, sentence: str) -> dict[str, Any]:
+    return {"name": line.name, "failure": sentence}

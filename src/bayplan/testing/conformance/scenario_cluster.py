@@ -1,0 +1,75 @@
+"""Makes a cluster out of a scenario: objects decoded, a cache filled, an engine built."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from bayplan.cache import Cache
+from bayplan.clock import ManualClock
+from bayplan.config.load import load, load_default
+from bayplan.config.model import Configuration
+from bayplan.framework.runtime.registry import Registry
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import KINDS, convert
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import NodeColumns, RowVector
+
+T = TypeVar("T", bound=KubeObject)
+
+LATER = datetime(2027, 1, 1, tzinfo=UTC)
+"""After everything that a scenario tells: a pod that has not started is younger than all that have."""
+
+_KIND_OF_LIST = {kind.plural: kind.struct for kind in reversed(KINDS) if kind.struct not in (Node, Pod)}
+"""Lists of a scenario, in lower case, by the kind of what they hold; nodes and pods are entered by hand."""
+
+
+def objects(scenario: dict[str, Any], key: str, struct: type[T]) -> list[T]:
+    """The objects of one list of the scenario."""
+    return [convert(raw, struct) for raw in scenario.get(key) or ()]
+
+
+def configuration(scenario: dict[str, Any], registry: Registry) -> Configuration:
+    """The scenario's configuration, or the default one."""
+    text = scenario.get("config")
+    kinds = registry.args_kinds
+    return load_default(args_kinds=kinds) if text is None else load(text, args_kinds=kinds)
+
+
+def filled_cache(scenario: dict[str, Any]) -> Cache:
+    """A cache that has seen every object of the scenario."""
+    cache = Cache()
+    for node in objects(scenario, "nodes", Node):
+        cache.add_node(node)
+    for key in scenario:
+        struct = _KIND_OF_LIST.get(key.lower())
+        for item in objects(scenario, key, struct) if struct is not None else ():
+            cache.put(item)
+    for pod in objects(scenario, "pods", Pod):
+        if pod.spec.node_name:
+            cache.add_pod(pod)
+    return cache
+
+
+def first_by_name(columns: NodeColumns, rows: RowVector | Sequence[int]) -> int:
+    """Of equally good nodes the one whose name comes first."""
+    names = [columns.names[row] for row in rows]
+    return names.index(min(names))
+
+
+def engine(
+    scenario: dict[str, Any], registry: Registry, *, share: bool = True, clock: ManualClock | None = None
+) -> PodEngine:
+    """An engine on the scenario's cluster; of equally good nodes it takes the first by name."""
+    return PodEngine(
+        configuration(scenario, registry),
+        registry,
+        filled_cache(scenario),
+        clock=clock or ManualClock(LATER),
+        chance=random.Random(0),
+        tie_break=first_by_name,
+        share=share,
+    )

@@ -1,0 +1,105 @@
+"""Reads a conformance file: one JSON object a line, plain or gzip; `-` is standard input."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from bayplan.errors import ObjectError
+from bayplan.testing.conformance import scenario_checks
+
+_FORMAT = "see docs/conformance.md for the format"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class LineKind(Enum):
+    """What a line asks for; it follows from the keys that the line has."""
+
+    ATTEMPT = "one attempt"
+    CONFIGURATION = "a configuration"
+    SERIES = "pods placed one after another"
+    HINTS = "events after a rejection"
+    QUEUE = "operations of the queue"
+    BATCH = "one session of the batch engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One scenario, and what the real scheduler said of it (None: nobody asked)."""
+
+    number: int
+    scenario: dict[str, Any]
+    expected: dict[str, Any] | None
+    exact: bool | None = None
+    varying: tuple[tuple[str, ...], ...] = ()
+    """Places of the answer that differ from run to run in the real scheduler itself; both sides leave them out."""
+    fault: str = ""
+    """Why the line cannot be asked at all."""
+
+    @property
+    def name(self) -> str:
+        return str(self.scenario.get("name") or f"line {self.number}")
+
+    @property
+    def family(self) -> str:
+        """The first word of the name."""
+        return next(iter(self.name.replace("-", " ").split()), "line")
+
+    @property
+    def kind(self) -> LineKind:
+        if self.exact is not None:
+            return LineKind.BATCH
+        for key, kind in (("events", LineKind.HINTS), ("ops", LineKind.QUEUE), ("steps", LineKind.SERIES)):
+            if key in self.scenario:
+                return kind
+        has_cluster = not self.scenario.keys().isdisjoint(("nodes", "pods", "pending"))
+        return LineKind.ATTEMPT if has_cluster else LineKind.CONFIGURATION
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines of a file; one that cannot be understood has a `fault`, a file that cannot is an `ObjectError`."""
+    try:
+        with _open(path) as stream:
+            for number, text in enumerate(stream, 1):
+                if text.strip():
+                    yield _line(number, text)
+    except (OSError, EOFError, gzip.BadGzipFile, zlib.error) as fault:
+        raise ObjectError(f"{path} cannot be read: {fault}") from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    if str(path) == "-":
+        data = sys.stdin.buffer.read()
+        return io.BytesIO(gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data)
+    with path.open("rb") as probe:
+        packed = probe.read(2) == _GZIP_MAGIC
+    return cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))
+
+
+def _line(number: int, text: bytes) -> Line:
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        return Line(number, {}, None, fault=f"the line is not JSON: {fault}; {_FORMAT}")
+    scenario = raw.get("scenario") if isinstance(raw, dict) else None
+    if not isinstance(scenario, dict):
+        return Line(number, {}, None, fault=f'the line has no object "scenario"; {_FORMAT}')
+    expected, exact = raw.get("expected"), raw.get("exact")
+    if not isinstance(expected, dict | None):
+        return Line(number, scenario, None, fault=f"expected is not an object; {_FORMAT}")
+    if not isinstance(exact, bool | None):
+        return Line(number, scenario, expected, fault=f"exact is not true or false; {_FORMAT}")
+    varying = raw.get("varying") or []
+    if not isinstance(varying, list) or not all(isinstance(path, list) for path in varying):
+        return Line(number, scenario, expected, exact, fault=f"varying is not a list of paths; {_FORMAT}")
+    paths = tuple(tuple(str(key) for key in path) for path in varying)
+    return Line(number, scenario, expected, exact, paths, fault=scenario_checks.fault(scenario) or "")

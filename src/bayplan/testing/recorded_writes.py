@@ -1,0 +1,50 @@
+"""Where plugins write to in a test: nowhere, but everything is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.framework.api.handle import Handle
+from bayplan.framework.runtime.registry import Entry, Registry
+from bayplan.scheduler.plugin_handle import EngineHandle, NoWrites
+
+
+class RecordedWrites(NoWrites):
+    """Remembers intents instead of carrying them out. `failure` is raised where it is set, `answer` returned."""
+
+    def __init__(self) -> None:
+        self.performed: list[object] = []
+        self.submitted: list[object] = []
+        self.failure: Exception | None = None
+        self.answer: Any = None
+
+    async def perform(self, intent: object) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        self.performed.append(intent)
+        return self.answer
+
+    def submit(self, intent: object) -> None:
+        self.submitted.append(intent)
+
+
+@dataclass(frozen=True, slots=True)
+class _WritingEntry(Entry):
+    """Builds its plugin with a handle whose writes are recorded; plugins may take them from the handle while built."""
+
+    writes: RecordedWrites | None = None
+
+    def build(self, args: Any, handle: Handle) -> Any:
+        if isinstance(handle, EngineHandle) and self.writes is not None:
+            handle.writes = self.writes
+        return Entry.build(self, args, handle)
+
+
+def writing_to(writes: RecordedWrites, registry: Registry) -> Registry:
+    """The same plugins, writing to `writes`."""
+    entries: Mapping[str, Entry] = {
+        entry.name: _WritingEntry(entry.name, entry.plugin, entry.args, writes) for entry in registry
+    }
+    return Registry(entries)

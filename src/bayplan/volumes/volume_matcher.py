@@ -1,0 +1,267 @@
+"""Which volume serves a claim on a node, and could one be made there?
+
+Asked by `binding` for each claim of a pod that still waits for its node. What does not depend on the node (size, mode,
+labels, access) is decided once a claim; a node costs the matching of a few selectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+
+from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.objects.core import NodeSelector
+from bayplan.objects.selectors.label_selectors import LabelMatcher, SelectorError, compile_label_selector
+from bayplan.objects.selectors.node_selectors import (
+    NodeSelectorMatcher,
+    TopologyMatcher,
+    compile_node_selector,
+    compile_topology_terms,
+)
+from bayplan.objects.storage import (
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeNodeAffinity,
+)
+from bayplan.volumes.errors import VolumeError
+from bayplan.volumes.lookup import VolumeLookup
+from bayplan.volumes.selector_index import (
+    Anchor,
+    AnchoredList,
+    anchor_of_labels,
+    anchor_of_terms,
+)
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+HOST_PATH_PROVISIONER = "bayplan.dev/hostpath"
+"""Our own, of volumes with nothing behind them: the volume binder makes them, no node has a driver for it."""
+
+FILESYSTEM = "Filesystem"
+_ZERO = Quantity()
+
+Labels = Mapping[str, str]
+
+
+# sizes and affinities ---------------------------------------------------------------------------------------------
+
+
+def requested_size(claim: PersistentVolumeClaim) -> Quantity:
+    """What a claim asks for; nothing is zero."""
+    asked = claim.spec.resources.requests.get("storage")
+    return parse_quantity(asked) if asked is not None else _ZERO
+
+
+def volume_size(volume: PersistentVolume) -> Quantity:
+    size = volume.spec.capacity.get("storage")
+    return parse_quantity(size) if size is not None else _ZERO
+
+
+def largest_volume(capacity: CsiStorageCapacity) -> Quantity | None:
+    """The largest volume that a pool of storage can give; None where it does not say."""
+    limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+    return parse_quantity(limit) if limit is not None else None
+
+
+def required_nodes(affinity: VolumeNodeAffinity | None) -> NodeSelectorMatcher | None:
+    """The nodes from which a volume can be reached; None for every node."""
+    return _compiled(affinity.required) if affinity is not None and affinity.required is not None else None
+
+
+def reachable(affinity: VolumeNodeAffinity | None, labels: Labels) -> bool:
+    """Whether a volume can be reached from a node with these labels. Fields of the node are not looked at."""
+    matcher = required_nodes(affinity)
+    return matcher is None or matcher.matches(labels)
+
+
+@lru_cache(maxsize=8192)
+def _compiled(selector: NodeSelector) -> NodeSelectorMatcher:
+    return compile_node_selector(selector)
+
+
+# volumes that exist -----------------------------------------------------------------------------------------------
+
+
+def is_promised(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume is set aside for this claim; one that was set aside by name alone is for any of that name."""
+    ref = volume.spec.claim_ref
+    if ref is None or ref.name != claim.name or ref.namespace != claim.namespace:
+        return False
+    return not ref.uid or ref.uid == claim.metadata.uid
+
+
+class Candidates:
+    """The volumes that could serve one claim, whatever the node."""
+
+    __slots__ = ("_asked", "_fault", "_index", "_offered", "_promised", "claim")
+
+    def __init__(self, claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]) -> None:
+        self.claim = claim
+        self._fault: VolumeError | None = None
+        self._asked = False
+        self._index: AnchoredList[PersistentVolume] | None = None
+        size = requested_size(claim)
+        suitable = [volume for volume in volumes if _suits(volume, claim, size)]
+        self._promised = [volume for volume in suitable if is_promised(volume, claim)]
+        self._offered = self._choose_offered(suitable)
+
+    def find(self, labels: Labels, taken: Collection[str] = ()) -> PersistentVolume | None:
+        """The volume for this claim on a node with these labels; raises where the claim's selector is malformed.
+
+        A volume that is promised to the claim decides alone: if it cannot be reached, no other one will do. Of the
+        others the smallest is taken.
+        """
+        self.check()
+        for volume in self._promised:
+            if volume.name not in taken:
+                return volume if reachable(volume.spec.node_affinity, labels) else None
+        fitting = (
+            volume
+            for volume in self._shown_to(labels)
+            if volume.name not in taken and reachable(volume.spec.node_affinity, labels)
+        )
+        return min(fitting, key=volume_size, default=None)
+
+    def anywhere(self) -> PersistentVolume | None:
+        """The volume for this claim whichever node its pods will go to: one that is promised, else the smallest."""
+        self.check()
+        return self._promised[0] if self._promised else min(self._offered, key=volume_size, default=None)
+
+    def check(self) -> None:
+        """Raise where nothing can be said about any node."""
+        if self._fault is not None:
+            raise self._fault
+
+    def reaches(self) -> Iterator[NodeSelectorMatcher | None]:
+        """Where there is a volume for this claim as long as no other claim has taken one (None: everywhere)."""
+        for volume in self._promised[:1] or self._offered:
+            yield required_nodes(volume.spec.node_affinity)
+
+    def label_keys(self) -> Iterator[str]:
+        """The node labels that `find` may look at."""
+        for volume in (*self._promised, *self._offered):
+            yield from selector_keys(required_nodes(volume.spec.node_affinity))
+
+    def _shown_to(self, labels: Labels) -> Iterable[PersistentVolume]:
+        """One node is answered by looking at every volume; an index pays from the second on."""
+        if self._index is None and self._asked:
+            self._index = AnchoredList((volume, _anchor(volume)) for volume in self._offered)
+        self._asked = True
+        return self._offered if self._index is None else self._index.shown_to(labels)
+
+    def _choose_offered(self, volumes: Iterable[PersistentVolume]) -> list[PersistentVolume]:
+        try:
+            selector = _selector_of(self.claim)
+        except VolumeError as fault:
+            self._fault = fault
+            return []
+        wanted = frozenset(self.claim.spec.access_modes)
+        return [
+            volume
+            for volume in volumes
+            if volume.spec.claim_ref is None
+            and volume.status.phase == "Available"
+            and (selector is None or selector.matches(volume.metadata.labels))
+            and wanted.issubset(volume.spec.access_modes)
+        ]
+
+
+def selector_keys(selector: NodeSelectorMatcher | None) -> Iterator[str]:
+    """The node labels that a volume's affinity looks at."""
+    for term in selector.terms if selector is not None else ():
+        for requirement in term.requirements:
+            yield requirement.key
+
+
+def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, size: Quantity) -> bool:
+    spec = volume.spec
+    return (
+        not volume_size(volume) < size
+        and (spec.volume_mode or FILESYSTEM) == (claim.spec.volume_mode or FILESYSTEM)
+        and (spec.volume_attributes_class_name or "") == (claim.spec.volume_attributes_class_name or "")
+        and volume.metadata.deletion_timestamp is None
+    )
+
+
+def _anchor(volume: PersistentVolume) -> Anchor | None:
+    matcher = required_nodes(volume.spec.node_affinity)
+    return anchor_of_terms(matcher) if matcher is not None else None
+
+
+def _selector_of(claim: PersistentVolumeClaim) -> LabelMatcher | None:
+    if claim.spec.selector is None:
+        return None
+    try:
+        return compile_label_selector(claim.spec.selector)
+    except SelectorError as fault:
+        raise VolumeError(
+            f"error creating internal label selector for claim: {claim.namespace}/{claim.name}: {fault.reason}"
+        ) from None
+
+
+# volumes to be made -----------------------------------------------------------------------------------------------
+
+
+class Provisioning:
+    """Whether a volume for one claim can be made, node by node."""
+
+    __slots__ = ("_index", "claim", "pools", "topology")
+
+    def __init__(self, claim: PersistentVolumeClaim, class_name: str, lookup: VolumeLookup) -> None:
+        self.claim = claim
+        self.topology: TopologyMatcher | None = None  # None: the class makes no volumes
+        self.pools: tuple[LabelMatcher, ...] | None = None  # where there is room; None: nobody keeps track
+        storage_class = lookup.storage_classes.get(class_name)
+        if storage_class is not None and storage_class.provisioner not in ("", NO_PROVISIONER):
+            self.topology = compile_topology_terms(storage_class.allowed_topologies)
+            self.pools = _pools(claim, storage_class, lookup)
+        self._index: AnchoredList[LabelMatcher] | None = None
+
+    def allowed(self, labels: Labels) -> bool:
+        """Whether the class makes volumes that a node with these labels can reach."""
+        return self.topology is not None and self.topology.matches(labels)
+
+    def has_room(self, labels: Labels) -> bool:
+        """Whether some pool of storage near the node is large enough, as far as the driver publishes that."""
+        if self.pools is None:
+            return True
+        if self._index is None:
+            self._index = AnchoredList((selector, anchor_of_labels(selector)) for selector in self.pools)
+        return any(selector.matches(labels) for selector in self._index.shown_to(labels))
+
+    def label_keys(self) -> Iterator[str]:
+        """The node labels that the answers depend on."""
+        terms = self.topology.terms if self.topology is not None else ()
+        for matcher in (*terms, *(self.pools or ())):
+            for requirement in matcher.requirements:
+                yield requirement.key
+
+
+def _pools(
+    claim: PersistentVolumeClaim, storage_class: StorageClass, lookup: VolumeLookup
+) -> tuple[LabelMatcher, ...] | None:
+    """Which nodes can use storage that is large enough for a claim; None where nobody keeps track of that."""
+    driver = lookup.csi_drivers.get(storage_class.provisioner)
+    if "storage" not in claim.spec.resources.requests or driver is None or not driver.spec.storage_capacity:
+        return None
+    size = requested_size(claim).value()
+    selectors = (
+        _reach(capacity)
+        for capacity in lookup.csi_storage_capacities.values()
+        if capacity.storage_class_name == storage_class.name and _holds(capacity, size)
+    )
+    return tuple(dict.fromkeys(selector for selector in selectors if selector is not None))
+
+
+def _holds(capacity: CsiStorageCapacity, size: int) -> bool:
+    limit = largest_volume(capacity)
+    return limit is not None and limit.value() >= size
+
+
+def _reach(capacity: CsiStorageCapacity) -> LabelMatcher | None:
+    """The nodes that can use a pool; None where it names none, or names them in a way that cannot be read."""
+    try:
+        return compile_label_selector(capacity.node_topology) if capacity.node_topology is not None else None
+    except SelectorError:
+        return None

@@ -1,0 +1,67 @@
+"""The file of our API server cannot grow: writes are refused and not shown, until there is room again."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.api import Api, Refused
+from cluster.embedded import API_SERVER, Embedded
+from support.e2e.scheduler_process import until
+
+Tree = dict[str, Any]
+
+
+def lease(name: str) -> Tree:
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": {}}
+
+
+def limit_files(cluster: Embedded, size: int) -> None:
+    """Let the files of the server grow to this size at most, as a full disk would; larger ones stay as they are."""
+    (pid,) = cluster.pids
+    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def seen(api: Api) -> tuple[list[str], str]:
+    found = api._ask("GET", api.path("Lease"))
+    return [each["metadata"]["name"] for each in found["items"]], found["metadata"]["resourceVersion"]
+
+
+def ready(api: Api) -> str:
+    """What /readyz says: its lines if a check fails, nothing otherwise."""
+    try:
+        api._ask("GET", "/readyz")
+    except Refused as refused:
+        return str(refused)
+    except ValueError:  # "ok" is no JSON
+        return ""
+    raise AssertionError("readyz answers in plain text")
+
+
+@pytest.mark.parametrize("sync", ["full", "normal"])
+def test_writes_are_refused_while_the_disk_is_full_and_taken_again_afterwards(tmp_path: Path, sync: str) -> None:
+    with Embedded(tmp_path, flags=[f"--data-sync={sync}"]) as cluster:
+        api = Api(cluster, "default")
+        api.create(lease("before"))
+        before = seen(api)
+        limit_files(cluster, (tmp_path / "objects.db-wal").stat().st_size)
+        for name in ("refused-0", "refused-1"):
+            with pytest.raises(Refused, match=r"500: .*the write was not committed: cannot write .*objects\.db"):
+                api.create(lease(name))
+            with pytest.raises(Refused, match="404"):
+                api.get("Lease", name)
+        with pytest.raises(Refused, match="500"):
+            api.delete("Lease", "before")
+        assert seen(api) == before
+        assert ready(api) == "500: [+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n"
+
+        limit_files(cluster, resource.RLIM_INFINITY)
+        until(lambda: not ready(api), "the server is ready again, without a write of a client")
+        api.create(lease("after"))
+        cluster.end(API_SERVER, kill=True)
+        cluster.start_api_server()
+        assert seen(Api(cluster, "default"))[0] == ["after", "before"]

@@ -1,0 +1,297 @@
+"""Binders and schedulers that are killed again and again, wherever they are: in the end every pod is bound, once.
+
+Plain pods, pods that share GPUs, pods with device claims and pods with volumes that wait for them; some are refused on
+a node for good, some fail the first time. Whoever dies ends itself at a step that chance has chosen; the others go on
+meanwhile, and so does the next one.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from cluster.api import Tree
+from cluster.run import Cluster
+from support.e2e.bind_watcher import Witness
+from support.e2e.binder_harness import BinderCorner, armed
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import node_of, until
+from support.e2e.volumes_and_devices import (
+    claim,
+    device_claim,
+    devices,
+    late_class,
+    volume,
+)
+from support.e2e.workload_cluster import controllers
+
+FEW, MANY = 3, 200
+PODS_A_KILL = 3
+ROUNDS_BETWEEN_CALMS = 10
+FEWEST_STEPS = 3
+"""Of a binder, for each request that is made: taken, broken, rolled back."""
+KINDS = ("plain", "shared", "claim", "volume")
+MOODS = ("calm", "calm", "calm", "refused", "stumbling")
+CARETAKERS = "--controllers=garbage-collector-controller,resourceclaim-controller"
+"""They collect the requests of pods that are gone, and take claims from them, as on every cluster."""
+VICTIMS = (("binder",), ("scheduler",), ("binder", "scheduler"))
+
+PROFILES = """
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: GpuSharing}, {name: Marking}, {name: Correcting}, {name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+LEFT_TO_THE_BINDER = f"""{PROFILES}    preBind:
+      disabled: [{{name: DynamicResources}}, {{name: VolumeBinding}}]
+"""
+
+MARKING = '''
+class Marking:
+    name = "Marking"
+
+    def mutate_bind_request(self, cycle, node_name):
+        return {"marking.kai.scheduler/node": node_name, "marking.kai.scheduler/pod": "somebody"}
+
+
+class Correcting:
+    """Comes later, and so has the last word."""
+
+    name = "Correcting"
+
+    def mutate_bind_request(self, cycle, node_name):
+        return {"marking.kai.scheduler/pod": cycle.pod.name}
+'''
+
+MOODY = '''
+import zlib
+
+from bayplan.binder import RejectBind
+
+
+class Moody:
+    """Has something against one node of each pod that is to be refused, and lets others stumble once."""
+
+    name = "moody"
+
+    async def pre_bind(self, ctx, pod, node, bind_request, state):
+        mood = pod.metadata.annotations.get("example.com/mood")
+        if mood == "refused" and node.name.endswith(f"-{zlib.crc32(pod.name.encode()) % 4}"):
+            raise RejectBind("not here")
+        if mood == "stumbling" and not bind_request.status.failed_attempts:
+            raise RuntimeError("not yet")
+'''
+
+
+def folded(request: Tree) -> Tree:
+    """What both plugins together say."""
+    spec = request["spec"]
+    return {"marking.kai.scheduler/node": spec["selectedNode"], "marking.kai.scheduler/pod": spec["podName"]}
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    mine.folded = folded
+    mine.ensure_reservations()
+    for folder, text in (("marking", MARKING), ("moody", MOODY)):
+        (tmp_path / folder).mkdir(mode=0o755)
+        (tmp_path / folder / f"{folder}.py").write_text(text)
+    room = {"nvidia.com/gpu": "16"}
+    mine.add_nodes(4, cpu="64", labels={"nvidia.com/gpu.memory": "16000"}, room=room)
+    for number, node in enumerate(mine.nodes):
+        slice_, kind = devices(mine, node, device_class(mine), count=32)
+        slice_["metadata"]["name"] += f"-{number}"
+        mine.api.create(*((slice_, kind) if number == 0 else (slice_,)))
+    late_class(mine, "local", "kubernetes.io/no-provisioner")
+    only = ("--controllers", "persistentvolume-binder-controller")
+    with controllers(tmp_path, cluster.kubeconfig(), *only):
+        yield mine
+    mine.api.delete_all("ResourceSlice", [f"{mine.label[:40]}-slice-{number}" for number in range(4)])
+    mine.api.delete_all("DeviceClass", [device_class(mine)])
+    mine.close()
+
+
+def device_class(corner: BinderCorner) -> str:
+    return f"{corner.label[:40]}-gpu"
+
+
+def storage_class(corner: BinderCorner) -> str:
+    return f"{corner.label[:40]}-local"
+
+
+@dataclass
+class Player:
+    """A process that dies, and the next one of its kind."""
+
+    start: Callable[[], Any]
+    _life: ExitStack = field(default_factory=ExitStack)
+    process: Popen[bytes] | None = None
+
+    def lives(self, step: str = "") -> None:
+        """Another one in the place of who was there; with a step, one that ends itself there."""
+        self.ends()
+        with ExitStack() as arming:
+            if step:
+                arming.enter_context(armed(step))
+            self.process = self._life.enter_context(self.start())
+
+    def stays(self) -> None:
+        """Whoever is there, or another one."""
+        if self.process is None or self.process.poll() is not None:
+            self.lives()
+
+    def dies(self) -> None:
+        """Wait until it has."""
+        assert self.process is not None
+        assert self.process.wait(240) == -signal.SIGKILL
+
+    def ends(self) -> None:
+        """At once, wherever it is."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(60)
+            self._life.close()
+            self.process = None
+
+
+class Rounds:
+    """Pods come, processes die, some pods go: over and over, as chance will have it."""
+
+    def __init__(self, corner: BinderCorner, witness: Witness, seed: int) -> None:
+        self.corner, self.witness, self.chance = corner, witness, random.Random(seed)
+        flags = (f"--plugins-dir={corner.folder / 'marking'}",)
+        self.players = {
+            "scheduler": Player(lambda: corner.running(*flags, config=quick(self.profiles()))),
+            "binder": Player(lambda: corner.binder(f"--plugins-dir={corner.folder / 'moody'}")),
+        }
+        self.made = self.bound = 0
+        self.killed: list[str] = []
+        self._kinds: list[str] = []
+
+    def profiles(self) -> str:
+        """Claims and volumes are written by the scheduler before it makes the request, or by the binder after that."""
+        return self.chance.choice((PROFILES, LEFT_TO_THE_BINDER))
+
+    def play(self, kills: int) -> None:
+        with ExitStack() as stack:
+            for player in self.players.values():
+                stack.callback(player.ends)
+            for turn in range(kills):
+                self.turn(turn)
+                if (turn + 1) % ROUNDS_BETWEEN_CALMS == 0 or turn + 1 == kills:
+                    self.calm()
+
+    def turn(self, turn: int) -> None:
+        """Some pods come, one may go, and somebody dies of it."""
+        victims = self.chance.choice(VICTIMS)
+        requests = self.chance.randint(1, PODS_A_KILL)
+        steps = self.chance.randint(1, FEWEST_STEPS * requests)
+        for name, step in (("scheduler", f"requested:{requests}"), ("binder", f"any:{steps}")):
+            player = self.players[name]
+            player.lives(step) if name in victims else player.stays()
+        self.come(turn)
+        if self.chance.random() < 0.3:
+            self.go([self.chance.choice(sorted(set(self.corner.api.pods()) - set(self.latest(turn))) or [""])])
+        for name in victims:
+            self.players[name].dies()
+            self.killed.append(name)
+
+    def latest(self, turn: int) -> list[str]:
+        return [f"pod-{turn}-{number}" for number in range(PODS_A_KILL)]
+
+    def come(self, turn: int) -> None:
+        for name in self.latest(turn):
+            kind, mood = self.kind(), self.chance.choice(MOODS)
+            pod = self.corner.pod(name, cpu="10m")
+            pod["metadata"]["annotations"] = {"example.com/mood": mood}
+            if kind == "shared":
+                shared = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": f"{name}-gpu"}
+                pod["metadata"]["annotations"].update(shared)
+            elif kind == "claim":
+                self.corner.api.create(device_claim(name, device_class(self.corner)))
+                pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+                pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+            elif kind == "volume":
+                self.store(name)
+                pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+                if mood == "refused":  # on the node of the volume it would be so for ever
+                    pod["metadata"]["annotations"]["example.com/mood"] = "stumbling"
+            self.corner.api.create(pod)
+            self.made += 1
+
+    def kind(self) -> str:
+        """Each kind as often as any other, in few rounds, too; in which order is chance."""
+        self._kinds = self._kinds or self.chance.sample(KINDS, len(KINDS))
+        return self._kinds.pop()
+
+    def store(self, name: str) -> None:
+        """A claim, and a volume on some node; which claim gets which volume is for those to say who place the pods."""
+        kind, node = storage_class(self.corner), self.chance.choice(self.corner.nodes)
+        self.corner.api.create(volume(self.corner, name, node, kind), claim(name, kind))
+
+    def go(self, names: list[str]) -> None:
+        """Pods are deleted, and nothing else: what was theirs the binder has to give back, or the controllers."""
+        for name in filter(None, names):
+            self.corner.api.delete_all("Pod", [name])
+            self.made -= 1
+
+    def calm(self) -> None:
+        """Nobody dies for a while: all pods come to their nodes and nothing is left over; then most of them go."""
+        corner = self.corner
+        for player in self.players.values():
+            player.lives()
+        corner.bound()
+        for name in corner.api.pods():
+            corner.ends(name, "Succeeded")
+        until(lambda: corner.faults() == [], "all is in order", why=lambda: "\n".join(corner.faults()))
+        pods = corner.api.pods()
+        until(lambda: self.witness.has_seen(pods), "the witness has seen it all")
+        assert self.witness.faults() == []
+        assert self.witness.tried(), "nobody has noted an attempt"
+        assert len(pods) + self.bound == self.made
+        assert all(node_of(pod) in corner.nodes for pod in pods.values())
+        going = [name for name in pods if self.chance.random() < 0.8]
+        self.go(going)
+        self.made += len(going)
+        self.bound += len(going)
+        until(lambda: corner.faults() == [], "nothing is left of those", why=lambda: "\n".join(corner.faults()))
+
+
+def kill_again_and_again(corner: BinderCorner, kills: int, seed: int) -> Rounds:
+    with (
+        corner.witness(corner.folder / "moody") as witness,
+        controllers(corner.folder, corner.cluster.kubeconfig(), CARETAKERS),
+    ):
+        rounds = Rounds(corner, witness, seed)
+        try:
+            rounds.play(kills)
+        except BaseException as fault:
+            fault.add_note(f"seed {seed}, {len(rounds.killed)} kills so far: {' '.join(rounds.killed[-20:])}")
+            raise
+    assert corner.faults() == []
+    return rounds
+
+
+def test_a_few_kills(corner: BinderCorner) -> None:
+    rounds = kill_again_and_again(corner, FEW, seed=7)
+    assert rounds.bound > 0
+
+
+@pytest.mark.soak
+def test_many_kills(corner: BinderCorner, request: pytest.FixtureRequest) -> None:
+    kills = request.config.getoption("--kills") or MANY
+    rounds = kill_again_and_again(corner, kills, seed=11)
+    assert {*rounds.killed} == {"binder", "scheduler"}
+    assert len(rounds.killed) >= kills
+    assert rounds.witness.reserved, "no device was ever reserved"

@@ -1,0 +1,53 @@
+"""The binder is started again with another namespace for reservations: who shares devices at that moment lives on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.api import Api
+from cluster.run import Cluster
+from support.e2e.bind_watcher import RESERVATIONS
+from support.e2e.binder_harness import BinderCorner
+from support.e2e.scheduler_process import node_of, until
+
+
+@pytest.fixture
+def corner(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[BinderCorner]:
+    mine = BinderCorner(cluster, namespace, tmp_path)
+    mine.add_nodes(1, room={"nvidia.com/gpu": "4"})
+    mine.ensure_reservations()
+    yield mine
+    mine.close()
+
+
+@pytest.fixture
+def group(corner: BinderCorner) -> Iterator[str]:
+    name = f"group-{corner.label[-40:]}".strip("-")
+    yield name
+    corner.release(name)
+
+
+def test_running_pods_stay_and_others_come_to_their_device(corner: BinderCorner, group: str) -> None:
+    corner.sharing("web", group)
+    with corner.binder():
+        corner.say_which_device(group)
+        corner.ends("web", "Succeeded")
+    (held,) = corner.reservations(group)
+    is_up = {"status": {"phase": "Running"}}
+    corner.api.patch("Pod", "web", is_up, sub="status")
+    Api(corner.cluster, RESERVATIONS).patch("Pod", held["metadata"]["name"], is_up, sub="status")
+    settings, home = corner.folder / "moved.yaml", f"holders-{corner.namespace[-40:]}"
+    kind = "apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\n"
+    settings.write_text(f"{kind}resourceReservation: {{namespace: {home}}}\n")
+    with corner.binder(f"--settings={settings}"):
+        said = f"are in namespace {RESERVATIONS}, and new ones are made in {home}"
+        until(lambda: said in corner.binder_log(), "it says that they are elsewhere", why=corner.binder_log)
+        corner.sharing("second", group)
+        corner.ends("second", "Succeeded")  # before that the groups of the node were looked after
+        pod = corner.api.pod("web")
+        assert (node_of(pod), pod["metadata"].get("deletionTimestamp")) == (corner.nodes[0], None)
+        assert [each["metadata"]["uid"] for each in corner.reservations(group)] == [held["metadata"]["uid"]]
+        corner.holds()

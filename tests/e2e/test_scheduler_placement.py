@@ -1,0 +1,160 @@
+"""`bayplan scheduler` on a real API server: pods get nodes, or honest reasons, and processes take turns."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.run import Cluster
+from support.e2e.scheduler_process import (
+    condition,
+    events,
+    node,
+    node_of,
+    pod,
+    pods,
+    scheduler,
+    until,
+)
+from support.fakes.fault_proxy import Fault, faulty
+from support.harness.deadlines import DEADLINE_S
+
+TWO_PROFILES = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG, qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: packing
+  pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}
+"""
+
+ELECTED = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG}
+leaderElection: {resourceNamespace: NAMESPACE}
+"""
+"""With upstream's timings: who waits sees a lease end 15 s after its last renewal."""
+STOPPED_S = 20.0
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """Three nodes that only this test's pods may use."""
+    names = [f"{request.node.name.replace('_', '-')[:40]}-{number}".lower() for number in range(3)]
+    cluster.apply(*(node(name, labels={"for": request.node.name[:60]}) for name in names))
+    yield names
+    cluster.kubectl("delete", "node", *names)
+
+
+def mine(request: pytest.FixtureRequest) -> dict[str, object]:
+    return {"nodeSelector": {"for": request.node.name[:60]}}
+
+
+def test_pods_get_nodes_of_two_profiles(
+    cluster: Cluster, namespace: str, nodes: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with scheduler(cluster, tmp_path, config=TWO_PROFILES):
+        cluster.apply(*(pod(f"spread-{number}", namespace, **mine(request)) for number in range(6)))
+        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "the pods of one profile have a node")
+        packed = {"schedulerName": "packing", **mine(request)}
+        cluster.apply(*(pod(f"packed-{number}", namespace, **packed) for number in range(4)))
+        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "all pods have a node")
+    found = pods(cluster, namespace)
+    assert {node_of(found[f"spread-{number}"]) for number in range(6)} == set(nodes)
+    assert len({node_of(found[f"packed-{number}"]) for number in range(4)}) == 1
+
+
+def test_a_pod_that_fits_nowhere_is_told_why_and_wakes_when_that_changes(
+    cluster: Cluster, namespace: str, nodes: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with scheduler(cluster, tmp_path, "--no-leader-elect"):
+        cluster.apply(pod("large", namespace, cpu="6", **mine(request)))
+        until(lambda: bool(condition(pods(cluster, namespace)["large"])), "the pod has a condition")
+        told = condition(pods(cluster, namespace)["large"])
+        assert (told["status"], told["reason"]) == ("False", "Unschedulable")
+        assert "Insufficient cpu" in told["message"]
+        until(lambda: told["message"] in events(cluster, namespace, "FailedScheduling"), "the event says the same")
+        larger = node(nodes[0], cpu="8")["status"]
+        cluster.kubectl(
+            "patch", "node", nodes[0], "--subresource=status", "--type=merge", "-p", json.dumps({"status": larger})
+        )
+        until(lambda: node_of(pods(cluster, namespace)["large"]) == nodes[0], "the pod has its node")
+        note = f"Successfully assigned {namespace}/large to {nodes[0]}"
+        until(lambda: note in events(cluster, namespace, "Scheduled"), "the event says where")
+
+
+@pytest.mark.usefixtures("nodes")
+def test_weaker_pods_make_room(
+    cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    cluster.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": namespace},
+            "value": 1000,
+        }
+    )
+    with scheduler(cluster, tmp_path, "--no-leader-elect"):
+        cluster.apply(*(pod(f"weak-{number}", namespace, cpu="3", **mine(request)) for number in range(3)))
+        until(lambda: all(map(node_of, pods(cluster, namespace).values())), "the nodes are full")
+        cluster.apply(pod("strong", namespace, cpu="2", priorityClassName=namespace, **mine(request)))
+        until(lambda: bool(node_of(pods(cluster, namespace)["strong"])), "the strong pod has a node")
+        until(lambda: len(pods(cluster, namespace)) == 3, "one weak pod is gone")
+        left = pods(cluster, namespace)
+        assert "strong" in left
+        assert all(map(node_of, left.values()))
+
+
+@pytest.mark.usefixtures("nodes")
+def test_another_process_takes_over_when_the_leader_is_killed(
+    cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    config = ELECTED.replace("NAMESPACE", namespace)
+    with scheduler(cluster, tmp_path, config=config) as first:
+        cluster.apply(pod("one", namespace, **mine(request)))
+        until(lambda: bool(node_of(pods(cluster, namespace)["one"])), "the first process places a pod")
+        with scheduler(cluster, tmp_path, config=config) as second:
+            first.kill()
+            cluster.apply(pod("two", namespace, **mine(request)))
+            until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_stopped_leader_that_goes_on_ends_without_writing(
+    cluster: Cluster, namespace: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    config = ELECTED.replace("NAMESPACE", namespace)
+    with (
+        faulty(cluster, tmp_path) as proxy,
+        scheduler(cluster, tmp_path, config=config, kubeconfig=proxy.kubeconfig()) as first,
+    ):
+        cluster.apply(pod("one", namespace, **mine(request)))
+        until(lambda: bool(node_of(pods(cluster, namespace)["one"])), "the first process places a pod")
+        first.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        with scheduler(cluster, tmp_path, config=config) as second:
+            cluster.apply(pod("two", namespace, **mine(request)))
+            until(lambda: bool(node_of(pods(cluster, namespace)["two"])), "the second process places a pod")
+            until(lambda: time.monotonic() - stopped_s > STOPPED_S, "the first was stopped for long enough")
+            second.send_signal(signal.SIGSTOP)
+            # This one is left to the first process alone: it hears of it, and must not touch it.
+            cluster.apply(pod("three", namespace, **mine(request)))
+            written = proxy.add(Fault(lambda ask: ask.method != "GET"))
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(DEADLINE_S) == 1
+            assert written.seen == []
+            assert not node_of(pods(cluster, namespace)["three"])
+            second.send_signal(signal.SIGCONT)

@@ -1,0 +1,32 @@
+"""docs/tutorial.md, command by command, as a newcomer types it: from nothing to a plugin that decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.fences import ROOT
+from support.e2e.doc_commands import prompts, save_files, typed
+
+PAGE = ROOT / "docs" / "tutorial.md"
+TEN_MINUTES_S = 600
+SHOWN = "bayplan get pods -o wide"
+
+
+def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
+    save_files(PAGE, tmp_path)
+    scripts = [each.script for each in prompts(PAGE, after=1)]  # the first block is the installation
+    assert scripts.count(SHOWN) == 3
+    said = typed(scripts, tmp_path, within_s=TEN_MINUTES_S)
+    first, second, third = (text for text, script in zip(said, scripts, strict=True) if script == SHOWN)
+    assert nodes(first)["giant"] == "<none>"
+    assert {nodes(second)[name].split("-")[0] for name in ("web-0", "web-1")} == {"fast"}
+    assert {nodes(third)[name].split("-")[0] for name in ("web-0", "web-1")} == {"slow"}
+    answers = dict(zip(scripts, said, strict=True))
+    assert "Insufficient cpu" in answers["bayplan why giant"]
+    assert "FastFirst" in answers["bayplan why web-0"]
+
+
+def nodes(listing: str) -> dict[str, str]:
+    """By pod the node that a listing shows."""
+    head, *rows = (line.split() for line in listing.splitlines())
+    return {row[0]: row[head.index("NODE")] for row in rows}

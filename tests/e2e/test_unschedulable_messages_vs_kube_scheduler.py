@@ -1,0 +1,108 @@
+"""The same unschedulable pods for kube-scheduler and for us, at once, on one API server: the same words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from cluster.api import Tree
+from cluster.run import Cluster
+from support.e2e.scheduler_harness import Corner, quick
+from support.e2e.scheduler_process import condition, until
+
+THEIRS, OURS = "theirs", "ours"
+
+Spec = dict[str, Any]
+
+
+@contextlib.contextmanager
+def kube_scheduler(cluster: Cluster, corner: Corner) -> Iterator[None]:
+    config = corner.folder / "theirs.yaml"
+    way = cluster.kubeconfig()
+    config.write_text(quick(f"profiles: [{{schedulerName: {THEIRS}}}]").replace("KUBECONFIG", str(way)))
+    ways = [f"--{flag}={way}" for flag in ("authentication-kubeconfig", "authorization-kubeconfig")]
+    cluster.run("kube-scheduler", f"--config={config}", *ways, "--secure-port=0")
+    try:
+        yield
+    finally:
+        cluster.end("kube-scheduler")
+
+
+def unschedulable(weak_priority: str, patient_priority: str) -> dict[str, Spec]:
+    """Pods that fit nowhere, each for another reason."""
+    hostname = "kubernetes.io/hostname"
+    app = {"labelSelector": {"matchLabels": {"app": "placed"}}, "topologyKey": hostname}
+    nobody = {**app, "labelSelector": {"matchLabels": {"app": "x"}}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    spread = {"maxSkew": 1, "topologyKey": "missing-key", "whenUnsatisfiable": "DoNotSchedule"}
+    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
+    expression = {"key": "disk", "operator": "In", "values": ["none"]}
+    affine = {required: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    return {
+        "cpu": {"cpu": "64"},
+        "cpu-now": {"cpu": "3"},
+        "selector": {"nodeSelector": {"disk": "none"}},
+        "affinity": {"affinity": {"nodeAffinity": affine}},
+        "pod-affinity": {"affinity": {"podAffinity": {required: [nobody]}}},
+        "anti-affinity": {"affinity": {"podAntiAffinity": {required: [app]}}},
+        "spread": {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "x"}}}]},
+        "claim": {"volumes": claims},
+        "port": {"containers": [ported()]},
+        "never": {"cpu": "3", "priorityClassName": patient_priority},
+        "weak": {"cpu": "3", "priorityClassName": weak_priority},
+        "device": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "stuck"}]},
+    }
+
+
+def stuck_claim() -> Tree:
+    exactly = {"deviceClassName": "no-such-class", "allocationMode": "ExactCount", "count": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "stuck"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def ported() -> Tree:
+    return {"name": "main", "image": "none", "ports": [{"containerPort": 80, "hostPort": 8080}]}
+
+
+def test_both_say_the_same_of_pods_that_fit_nowhere(cluster: Cluster, corner: Corner) -> None:
+    nodes = corner.add_nodes(3)
+    corner.api.patch("Node", nodes[2], {"spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}})
+    weak, patient = corner.priority("weak", -5), corner.priority("patient", 500, preemptionPolicy="Never")
+    for number, name in enumerate(nodes):
+        placed = corner.pod(f"placed-{number}", cpu="2", labels={"app": "placed"}, containers=[ported()])
+        placed["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+        placed["spec"]["nodeName"] = name
+        corner.api.create(placed)
+    specs = unschedulable(weak, patient)
+    corner.api.create(stuck_claim())
+    with kube_scheduler(cluster, corner), corner.running(config=quick(f"profiles: [{{schedulerName: {OURS}}}]")):
+        for name, spec in specs.items():
+            corner.api.create(*(corner.pod(f"{name}-{who}", schedulerName=who, **spec) for who in (THEIRS, OURS)))
+        wanted = {f"{name}-{who}" for name in specs for who in (THEIRS, OURS)}
+        until(
+            lambda: all(condition(each) for name, each in corner.api.pods().items() if name in wanted),
+            "everybody is told why",
+            why=lambda: str([name for name, each in corner.api.pods().items() if not condition(each)]),
+        )
+        until(lambda: wanted <= told(corner).keys(), "everybody has an event")
+    found, events = corner.api.pods(), told(corner)
+    for name in specs:
+        ours, theirs = condition(found[f"{name}-{OURS}"]), condition(found[f"{name}-{THEIRS}"])
+        for each in (ours, theirs):
+            del each["lastTransitionTime"]
+        assert ours == theirs, name
+        our_event, their_event = events[f"{name}-{OURS}"], events[f"{name}-{THEIRS}"]
+        assert our_event["note"] == their_event["note"].replace(f"-{THEIRS}", f"-{OURS}"), name
+        for field in ("type", "reason", "action"):
+            assert our_event[field] == their_event[field], name
+        assert (our_event["reportingController"], their_event["reportingController"]) == (OURS, THEIRS)
+
+
+def told(corner: Corner) -> dict[str, Tree]:
+    failed = [each for each in corner.api.list("Event") if each["reason"] == "FailedScheduling"]
+    return {each["regarding"]["name"]: each for each in failed}

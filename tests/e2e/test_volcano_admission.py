@@ -1,0 +1,117 @@
+"""What Volcano's webhooks fill in and refuse: our API server knows them, a real one asks `bayplan admission`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.admission.webhooks import DOORS
+from bayplan.client import MERGE_PATCH
+from bayplan.controllers.core.api_types import PODS
+from bayplan.controllers.volcano.queues import Queues
+from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES, VC_JOBS
+from bayplan.errors import ApiError, Invalid
+from cluster.embedded import Embedded
+from cluster.run import Cluster, ClusterError
+from support.builders.volcano_manifests import job, task
+from support.e2e.scheduler_process import until
+from support.e2e.webhooks import webhooks
+from support.harness.volcano_controllers import Rig, rig, unhurried
+
+Tree = dict[str, Any]
+ALL = ",".join(door.path for door in DOORS)
+
+
+async def refused(here: Rig, resource: Any, tree: Tree) -> str:
+    """Why an object is not let in."""
+    with pytest.raises(ApiError) as fault:
+        await here.make(resource, tree)
+    return fault.value.details
+
+
+def told(webhook: str, sentence: str) -> str:
+    return f'admission webhook "{webhook}.volcano.sh" denied the request: {sentence}'
+
+
+@unhurried
+async def judged(cluster: Cluster, namespace: str) -> list[str]:
+    """Why objects were not let in, those that are whole sentences of a webhook."""
+    said: list[str] = []
+    async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+        # A registration counts a moment after it was written.
+        for _ in range(600):
+            made = await here.make(QUEUES, {"metadata": {"generateName": "probe-"}, "spec": {}})
+            await here.client.delete(QUEUES, name=made["metadata"]["name"])
+            if made["spec"].get("weight") == 1:
+                break
+        found = await here.make(VC_JOBS, job("filled", task("worker", 2), plugins={"pytorch": []}))
+        spec = found["spec"]
+        assert (spec["queue"], spec["schedulerName"], spec["minAvailable"], spec["maxRetry"]) == (
+            "default",
+            "volcano",
+            2,
+            3,
+        )
+        assert spec["plugins"] == {"pytorch": [], "svc": []}
+        said.append(await refused(here, VC_JOBS, job("bad", task("a"), task("a"))))
+        said.append(await refused(here, VC_JOBS, job("lost", queue="nowhere")))
+        patch = {"spec": {"queue": "root"}}
+        with pytest.raises(ApiError, match="job updates may not change fields other than"):
+            await here.client.patch(VC_JOBS, patch, namespace=namespace, name="filled", kind=MERGE_PATCH)
+        more = {"spec": {"minAvailable": 1}}
+        await here.client.patch(VC_JOBS, more, namespace=namespace, name="filled", kind=MERGE_PATCH)
+        said.append(await refused(here, QUEUES, {"metadata": {"name": "self"}, "spec": {"parent": "self"}}))
+        with pytest.raises(ApiError, match="`default` queue can not be deleted"):
+            await here.client.delete(QUEUES, name="default")
+        said.append(await refused(here, POD_GROUPS, {"metadata": {"name": "g"}, "spec": {"queue": "nowhere"}}))
+        annotations = {"volcano.sh/jdb-min-available": "0"}
+        container = {"name": "main", "image": "busybox"}
+        body = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
+        body["spec"]["schedulerName"] = "volcano"
+        with pytest.raises(ApiError, match="it must be a positive integer"):
+            await here.make(PODS, body)
+        body["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
+        held = (await here.make(PODS, body))["spec"].get("schedulingGates", [])
+        # Who knows the webhooks by name has their defaults: the gate is only for those who have chosen it.
+        chosen = [] if isinstance(cluster, Embedded) else [{"name": "scheduling.volcano.sh/queue-allocation-gate"}]
+        assert held == chosen
+    return said
+
+
+def _serves(cluster: Cluster, plural: str) -> bool:
+    try:
+        cluster.kubectl("get", plural)
+    except ClusterError:
+        return False
+    return True
+
+
+def test_objects_are_filled_up_and_judged(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+    text = subprocess.run(
+        [sys.executable, "-m", "bayplan", "crds", "--all"], capture_output=True, text=True, check=True
+    ).stdout
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    until(lambda: _serves(cluster, "queues.scheduling.volcano.sh"), "queues are served")
+    missing = 'queue.scheduling.volcano.sh "nowhere" not found'
+    gates = "--feature-gates=SchedulingGatesQueueAdmission=true"
+    with webhooks(cluster, tmp_path, ALL, gates):
+        assert judged(cluster, namespace) == [
+            told("validatejob", "duplicated task name a;"),
+            told("validatejob", f"unable to find job queue: {missing};"),
+            told("validatequeue", "queue self cannot use itself as parent"),
+            told("validatepodgroup", f"unable to find queue: {missing}"),
+        ]
+
+
+def test_a_malformed_object_is_refused_by_its_schema(cluster: Cluster, namespace: str) -> None:
+    @unhurried
+    async def run() -> None:
+        async with rig(cluster.target(), namespace, only=[Queues.name], stand_in=False) as here:
+            with pytest.raises(Invalid, match=r"spec\.tasks"):
+                await here.make(VC_JOBS, {"metadata": {"name": "bad"}, "spec": {"tasks": "none"}})
+
+    run()

@@ -1,0 +1,139 @@
+"""The example that binds only on nodes which the binder knows as well as the scheduler did, with a watch that lags."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.plugin import BinderHandle
+from bayplan.framework.runtime.plugin_discovery import Kind, found_in
+from bayplan.objects.core import Node, Toleration
+from bayplan.objects.taints import UNSCHEDULABLE, tolerated
+from docs.fences import ROOT
+from support.harness.reconciler import NODES, BinderRig, binder_rig
+
+(NODE_STATE,) = (
+    each
+    for each in found_in(ROOT / "examples" / "binder", Kind.BINDER_PLUGIN, trust_writable=True)
+    if each.name == "nodestate"
+)
+
+
+@pytest.fixture
+def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nodes that were asked for once more, in order."""
+    asked: list[str] = []
+    fresh = BinderHandle.fresh_node
+
+    async def noting(handle: BinderHandle, name: str) -> Node:
+        asked.append(name)
+        return await fresh(handle, name)
+
+    monkeypatch.setattr(BinderHandle, "fresh_node", noting)
+    return asked
+
+
+async def seen(rig: BinderRig, **change: Any) -> str:
+    """The scheduler has seen a version of the node that the binder's watch has not told yet."""
+    await rig.patch(NODES, "n1", change or {"metadata": {"labels": {"example.com/seen": "yes"}}})
+    version: str = (await rig.get(NODES, "n1"))["metadata"]["resourceVersion"]
+    return version
+
+
+async def bound(rig: BinderRig, version: str, *tolerations: dict[str, str], **told: str) -> dict[str, Any]:
+    told = {"handler": "nodestate", "resource-version": version, **told}
+    handed = {f"nodestate.kai.scheduler/{key}": value for key, value in told.items()}
+    pod = await rig.pod(spec={"tolerations": list(tolerations)})
+    await rig.request(pod, annotations=handed, backoffLimit=3)
+    assert await rig.sync() is None
+    return await rig.status()
+
+
+def test_a_node_that_the_watch_lags_behind_is_refreshed_once_then_accepted(
+    tmp_path: Path, refreshed: list[str]
+) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, await seen(rig))
+            assert status["phase"] == "Succeeded"
+            assert await rig.node_of() == "n1"
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]
+
+
+def test_a_node_that_is_known_well_enough_is_not_asked_for(tmp_path: Path, refreshed: list[str]) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig)
+            await rig.hear(Node, "n1")
+            assert (await bound(rig, version))["phase"] == "Succeeded"
+
+    asyncio.run(run())
+    assert refreshed == []
+
+
+def test_a_node_that_is_still_older_is_refused_at_once(tmp_path: Path, refreshed: list[str]) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, str(10**9 + int(await seen(rig))))
+            assert (status["phase"], status["failedAttempts"]) == ("Failed", 3)
+            assert "is known in a version before" in status["reason"]
+            assert await rig.node_of() == ""
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]
+
+
+@pytest.mark.parametrize("told", [{"cordoned": "false"}, {}], ids=["seen", "not-said"])
+def test_a_node_that_the_refresh_shows_cordoned_is_refused(
+    tmp_path: Path, refreshed: list[str], told: dict[str, str]
+) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            status = await bound(rig, await seen(rig, spec={"unschedulable": True}), **told)
+            assert status["phase"] == "Failed"
+            assert "node n1 is cordoned by now, which the pod does not tolerate" in status["reason"]
+
+    asyncio.run(run())
+    assert refreshed == ["n1"]
+
+
+def test_a_node_that_was_cordoned_when_the_scheduler_chose_it_is_accepted(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig, spec={"unschedulable": True})
+            assert (await bound(rig, version, cordoned="true"))["phase"] == "Succeeded"
+
+    asyncio.run(run())
+
+
+CORDON = "node.kubernetes.io/unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("toleration", "phase"),
+    [
+        pytest.param({"key": CORDON, "operator": "Exists", "effect": "NoSchedule"}, "Succeeded", id="of daemons"),
+        pytest.param({"key": CORDON, "effect": "NoSchedule"}, "Succeeded", id="no value"),
+        pytest.param({"operator": "Exists"}, "Succeeded", id="everything"),
+        pytest.param({"key": CORDON, "operator": "Equal", "value": "x"}, "Failed", id="another value"),
+        pytest.param({"key": CORDON, "operator": "Exists", "effect": "NoExecute"}, "Failed", id="another effect"),
+        pytest.param({"key": "example.com/gpus", "operator": "Exists"}, "Failed", id="another taint"),
+    ],
+)
+def test_a_pod_that_tolerates_a_cordon_is_bound_whenever_that_came(
+    tmp_path: Path, toleration: dict[str, str], phase: str
+) -> None:
+    """As the scheduler has it, which says the same of each."""
+
+    async def run() -> None:
+        async with binder_rig(tmp_path, NODE_STATE()) as rig:
+            version = await seen(rig, spec={"unschedulable": True})
+            assert (await bound(rig, version, toleration, cordoned="false"))["phase"] == phase
+
+    asyncio.run(run())
+    assert tolerated(UNSCHEDULABLE, [Toleration(**toleration)]) == (phase == "Succeeded")

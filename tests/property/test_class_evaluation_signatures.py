@@ -1,0 +1,156 @@
+"""A pod that looks like one before it is signed for by that one: against plugins that are asked about each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bayplan.app import configured, filled_cache, known_plugins
+from bayplan.clock import ManualClock
+from bayplan.framework import NodeTable, Rejection, row_alone
+from bayplan.framework.equivalence.equivalence_classes import Classes
+from bayplan.objects.core import Pod, PodStatus, Toleration
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
+from bayplan.objects.resource import DeviceClass
+from bayplan.objects.volumes import EphemeralVolume, Volume
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot.pod_info import PodInfo, look_of
+from support.builders.framework import make_node, make_pod
+from support.builders.volumes import on_claim
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {multiPoint: {enabled: [{name: GpuSharing}, {name: BindRequestBinder}, {name: ByName}]}}
+"""
+
+
+class ByName:
+    """Somebody's plugin, which tells pods apart by their names."""
+
+    name = "ByName"
+    depends_on = row_alone
+    looks_at_pods = False
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.name
+
+    def filter_nodes(self, cycle: object, nodes: NodeTable) -> list[Rejection]:  # noqa: ARG002
+        return []
+
+
+TEMPLATES: tuple[dict[str, Any], ...] = (
+    {},
+    {"requests": {"cpu": "1"}},
+    {"requests": {"cpu": "1", "x.io/gpu": "1"}},
+    {"labels": {"app": "web"}},
+    {"namespace": "ml"},
+    {"host_ports": (80,)},
+    {"claims": ["c"]},
+    {"volumes": (Volume(name="x"),)},
+    {"volumes": (Volume(name="x", ephemeral=EphemeralVolume()),)},
+    {"node_selector": {"disk": "ssd"}},
+    {"tolerations": (Toleration(key="x", operator="Exists"),)},
+    {"annotations": {"gpu-fraction": "0.5"}},
+)
+STEPS = st.one_of(
+    st.tuples(st.just("pod"), st.sampled_from(TEMPLATES), st.sampled_from("ab")),
+    st.tuples(st.just("pod"), st.just({}), st.sampled_from("ab")),
+    st.tuples(st.just("given up"), st.just({}), st.sampled_from("ab")),
+    st.tuples(st.just("place"), st.just({}), st.just("c")),
+    st.tuples(st.sampled_from(("a class", "no class")), st.just({}), st.just("")),
+)
+
+
+def engine() -> PodEngine:
+    registry = known_plugins().with_plugins(ByName)
+    cache = filled_cache([make_node("n", cpu="64")])
+    return PodEngine(configured(CONFIG, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
+
+
+def classes_of(on: PodEngine) -> Classes:
+    found = on.classes("default-scheduler")
+    assert found is not None
+    return found
+
+
+@given(st.lists(STEPS, max_size=12))
+def test_pods_are_signed_for_as_if_each_plugin_was_asked_about_each(
+    steps: list[tuple[str, dict[str, Any], str]],
+) -> None:
+    """Between them bindings are given up, classes of devices come and go, and attempts find out that they did."""
+    on = engine()
+    classes = classes_of(on)
+    device_class = convert({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "x.io/gpu"}}, DeviceClass)
+    for step, template, name in steps:
+        match step:
+            case "given up":
+                on.desk.failures.note(make_pod(name).uid, "n", "no")
+            case "a class":
+                on.cache.put(device_class)
+            case "no class":
+                on.cache.drop(device_class)
+            case "place":
+                on.try_pod(make_pod(name))
+            case _:
+                on.try_pod(make_pod("c"))  # signatures are of the classes that an attempt has seen
+                info = PodInfo(make_pod(name, **template))
+                kind = classes.kind_of(info)
+                asked = classes._signed_by_all(info)
+                assert len(kind.parts) == len(asked)
+                assert all(one is other for one, other in zip(kind.parts, asked, strict=True))
+
+
+IDENTITY = {"name", "uid", "resource_version", "generation", "creation_timestamp"}
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+OTHER: dict[str, Any] = {
+    **dict.fromkeys(("name", "uid", "resource_version", "namespace"), "other"),
+    **dict.fromkeys(("creation_timestamp", "deletion_timestamp"), MOMENT),
+    "labels": {"a": "b"},
+    "annotations": {"a": "b"},
+    "generation": 7,
+    "finalizers": ("f",),
+    "owner_references": (OwnerReference(name="o"),),
+}
+
+
+@pytest.mark.parametrize("name", ObjectMeta.__struct_fields__)
+def test_pods_that_differ_in_more_than_who_they_are_do_not_look_alike(name: str) -> None:
+    pod = make_pod("p")
+    other = replace(pod, metadata=replace(pod.metadata, **{name: OTHER[name]}))
+    assert (look_of(pod) == look_of(other)) == (name in IDENTITY)
+
+
+def test_pods_that_ask_for_something_else_or_are_further_on_do_not_look_alike() -> None:
+    pod = make_pod("p")
+    assert look_of(pod) != look_of(make_pod("p", requests={"cpu": "1"}))
+    assert look_of(pod) != look_of(replace(pod, status=PodStatus(conditions=(Condition(type="PodScheduled"),))))
+
+
+@pytest.mark.parametrize(
+    ("volume", "alike"),
+    [
+        pytest.param(Volume(name="kube-api-access-y"), True, id="a name alone"),
+        pytest.param(Volume(name="x", ephemeral=EphemeralVolume()), False, id="a claim of its own"),
+        pytest.param(on_claim("c"), False, id="a claim"),
+    ],
+)
+def test_volumes_of_which_only_the_name_is_known_do_not_tell_pods_apart(volume: Volume, alike: bool) -> None:
+    pod = make_pod("p", volumes=(Volume(name="kube-api-access-x"),))
+    assert (look_of(pod) == look_of(make_pod("q", volumes=(volume,)))) == alike
+
+
+def test_looks_are_forgotten_before_the_shelves_are_full() -> None:
+    on = engine()
+    for number in range(600):
+        on.prepare(make_pod(f"p{number}", labels={"app": f"a{number}"}))
+    assert 0 < len(classes_of(on)._looks) <= 256

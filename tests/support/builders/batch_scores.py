@@ -1,0 +1,31 @@
+"""What an open session says of nodes for one task: scores and objections by node name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bayplan.batch.session.session import Session
+from bayplan.framework.api.status import Code
+from support.builders.batch import tasks_of
+
+
+def scores(session: Session, name: str) -> dict[str, float]:
+    """The totals of all nodes for the pod of this name."""
+    (task,) = tasks_of(session, name)
+    totals = session.scores(task, np.ones(len(session.nodes), dtype=np.bool_))
+    assert totals is not None
+    return dict(zip(session.nodes.names, totals.tolist(), strict=True))
+
+
+def objections(session: Session, name: str) -> Mapping[str, tuple[Code, str]]:
+    """The nodes that a predicate rejects for the pod of this name, and how."""
+    (task,) = tasks_of(session, name)
+    found = {}
+    for node in session.nodes:
+        statuses = session.predicate(task, node)
+        if statuses:
+            (status,) = statuses
+            found[node.name] = (status.code, status.message)
+    return found

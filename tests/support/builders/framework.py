@@ -1,0 +1,318 @@
+"""Snapshots and handles for tests of the parts, and the questions that tests of shipped plugins ask of them.
+
+Pods and nodes come from the public kit (`bayplan.testing`); where that runs whole profiles, this goes below them:
+`run_filter(NodePorts, pod, node_a, node_b, pods=[...])`. Plugins may be given as a class: it is then built the way a
+profile builds it, with its default arguments unless `args` says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from bayplan.clock import ManualClock
+from bayplan.devices import DeviceAssumptions
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.api.diagnosis import Diagnosis
+from bayplan.framework.api.extension_points import (
+    FILTER,
+    PRE_FILTER,
+    PRE_SCORE,
+    SCORE,
+)
+from bayplan.framework.api.status import Code, Status
+from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.filtering import Filtering
+from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.framework.runtime.registry import Registry
+from bayplan.framework.runtime.scoring import Scores, Scoring
+from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.objects.core import Node, Pod, Taint
+from bayplan.objects.meta import KubeObject
+from bayplan.snapshot import Catalog, ImageState, NodeColumns, NodeTable, PodInfo, Snapshot, Vocabulary
+from bayplan.telemetry.plugin_timings import PluginTimings
+from bayplan.testing import builders as kit
+from bayplan.testing.builders import LONG_AGO, ROOMY, make_container, make_pod, make_taint
+from bayplan.testing.recorded_writes import RecordedWrites
+from bayplan.volumes import VolumeAssumptions
+
+K = TypeVar("K", bound=KubeObject)
+
+__all__ = [
+    "FITS",
+    "LONG_AGO",
+    "ROOMY",
+    "Answer",
+    "FakeHandle",
+    "FakeNominations",
+    "RecordedWrites",
+    "answer",
+    "changed",
+    "diagnose",
+    "failed",
+    "from_api",
+    "hints",
+    "make_container",
+    "make_cycle",
+    "make_filtering",
+    "make_node",
+    "make_plugin",
+    "make_pod",
+    "make_scoring",
+    "make_snapshot",
+    "rejected",
+    "run_filter",
+    "run_score",
+    "score",
+    "taint",
+    "unresolvable",
+]
+
+Answer = tuple[str, tuple[str, ...]]
+"""What a filter says of a node: the code's label and the reasons."""
+
+
+# objects
+
+
+def from_api(kind: type[K], manifest: Mapping[str, Any]) -> K:
+    """An object as it stands in a manifest, for shapes that the builders have no keyword for."""
+    return msgspec.convert(manifest, kind)
+
+
+def make_node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Node:
+    """The kit's node with these labels and no others: tests of the parts count them."""
+    node = kit.make_node(name, **fields)
+    return changed(node, metadata={"labels": dict(labels or {})})
+
+
+def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Taint:
+    return make_taint(key, effect, value)
+
+
+def changed(item: K, **fields: Any) -> K:
+    """The same object with some fields replaced: `changed(pod, spec={"priority": 3}, status={...})`."""
+    parts = {
+        name: msgspec.structs.replace(getattr(item, name), **value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }
+    return msgspec.structs.replace(item, **parts)
+
+
+# snapshots
+
+
+def make_snapshot(nodes: Iterable[Node] = (), pods: Iterable[Pod] = (), objects: Iterable[KubeObject] = ()) -> Snapshot:
+    """A snapshot of these nodes in this order. Pods are counted on the node that they name; others are left out."""
+    nodes = list(nodes)
+    vocabulary = Vocabulary()
+    snapshot = Snapshot(vocabulary, Catalog(objects))
+    columns = NodeColumns(vocabulary)
+    for node in nodes:
+        columns.add_row(node)
+    for pod in pods:
+        row = columns.index.get(pod.spec.node_name)
+        if row is not None:
+            _place(snapshot, columns, row, PodInfo(pod))
+    images = _image_states(nodes)
+    for row, node in enumerate(nodes):
+        names = [name for image in node.status.images for name in image.names]
+        snapshot.nodes.copy_rows(columns, {row: {name: images[name] for name in names}})
+    snapshot.order = np.arange(len(nodes))
+    return snapshot
+
+
+def _place(snapshot: Snapshot, columns: NodeColumns, row: int, info: PodInfo) -> None:
+    vocabulary = snapshot.vocabulary
+    kind = vocabulary.kinds.acquire(info.kind)
+    affinity = -1 if info.affinity is None else vocabulary.affinities.acquire(info.affinity)
+    snapshot.pods.put(snapshot.pods.slots, info, row, kind, affinity)
+    columns.add_pod(row, info)
+
+
+def _image_states(nodes: Sequence[Node]) -> dict[str, ImageState]:
+    """Each image with the size that its first node reports and the number of nodes that have it."""
+    states: dict[str, ImageState] = {}
+    for node in nodes:
+        sizes: dict[str, int] = {}
+        for image in node.status.images:
+            for name in image.names:
+                sizes.setdefault(name, image.size_bytes)
+        for name, size in sizes.items():
+            known = states.get(name, ImageState(size, 0))
+            states[name] = ImageState(known.size_bytes, known.node_count + 1)
+    return states
+
+
+def make_cycle(pod: Pod, snapshot: Snapshot | None = None) -> Cycle:
+    """One attempt to place `pod`."""
+    return Cycle(PodInfo(pod), make_snapshot() if snapshot is None else snapshot)
+
+
+# what a plugin may reach
+
+
+@dataclass
+class FakeNominations:
+    """Pods by the node that they wait for; nobody waits unless a test says so."""
+
+    waiting: dict[str, list[PodInfo]] = field(default_factory=dict)
+    leaving: dict[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def on_node(self, node_name: str) -> Sequence[PodInfo]:
+        return self.waiting.get(node_name, ())
+
+    def node_of(self, uid: str) -> str | None:
+        return next((node for node, infos in self.waiting.items() if any(info.uid == uid for info in infos)), None)
+
+    def leaving_from(self, node_name: str) -> Mapping[str, object]:
+        return self.leaving.get(node_name, {})
+
+    def refused_on(self, node_name: str) -> Sequence[str]:  # noqa: ARG002
+        return ()
+
+    def nodes(self) -> Iterable[str]:
+        return self.waiting
+
+
+class FakeHandle:
+    """A handle over a catalog, with a clock that stands still and chance that repeats."""
+
+    def __init__(self, catalog: Catalog | None = None, *, group_pods: Iterable[Pod] = ()) -> None:
+        self.catalog = Catalog() if catalog is None else catalog
+        self.clock = ManualClock()
+        self.chance = random.Random(0)
+        self.volumes = VolumeAssumptions(self.catalog)
+        self.devices = DeviceAssumptions()
+        self.nominations = FakeNominations()
+        self.waiting = WaitingPods()
+        self.writes = RecordedWrites()
+        self.filters: Any = None
+        self.activated: dict[str, Pod] = {}
+        self.known_pods = list(group_pods)
+        self.bind_requests: Any = SimpleNamespace(desk=BindRequestDesk(self.clock))
+
+    def activate(self, pods: Mapping[str, Pod]) -> None:
+        self.activated.update(pods)
+
+    def group_pods(self, namespace: str, group: str) -> Sequence[Pod]:
+        return [pod for pod in self.known_pods if pod.namespace == namespace and _group_of(pod) == group]
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> bytes:
+        raise AssertionError(f"nothing answers at {url} ({len(body)} bytes, {timeout_s} s)")
+
+
+def _group_of(pod: Pod) -> str | None:
+    group = pod.spec.scheduling_group
+    return None if group is None else group.pod_group_name
+
+
+def make_plugin(plugin: Any, *, args: Any = None, handle: FakeHandle | None = None) -> Any:
+    """A plugin built as a profile builds it; an object that is a plugin already is returned as it is."""
+    if not isinstance(plugin, type):
+        return plugin
+    (entry,) = Registry.of(plugin)
+    if args is None and entry.args is not None:
+        args = entry.args.default()
+    return entry.build(args, handle or FakeHandle())
+
+
+# questions
+
+
+def make_filtering(*plugins: Any) -> Filtering:
+    """PreFilter and Filter of a profile that has only these plugins."""
+    return Filtering(
+        [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
+        [plugin for plugin in plugins if FILTER.extended_by(plugin)],
+        Boundary(ManualClock(), PluginTimings()),
+        FakeNominations(),
+    )
+
+
+def make_scoring(*plugins: Any) -> Scoring:
+    """PreScore and Score of a profile that has only these plugins, each with weight 1."""
+    return Scoring(
+        [plugin for plugin in plugins if PRE_SCORE.extended_by(plugin)],
+        [plugin for plugin in plugins if SCORE.extended_by(plugin)],
+        {plugin.name: 1 for plugin in plugins},
+        Boundary(ManualClock(), PluginTimings()),
+    )
+
+
+def run_filter(
+    plugin: Any,
+    pod: Pod,
+    *nodes: Node,
+    pods: Iterable[Pod] = (),
+    objects: Iterable[KubeObject] = (),
+    args: Any = None,
+) -> dict[str, Answer]:
+    """PreFilter and Filter of one plugin: each node's code and reasons."""
+    snapshot = make_snapshot(nodes, pods, objects)
+    diagnosis = diagnose(plugin, pod, snapshot, args=args)
+    return {name: answer(diagnosis.status(row)) for row, name in enumerate(snapshot.nodes.names)}
+
+
+def diagnose(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None) -> Diagnosis:
+    """The same as a diagnosis, for tests that look at more than the nodes."""
+    built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
+    filtering, cycle = make_filtering(built), make_cycle(pod, snapshot)
+    return filtering.diagnose(cycle, filtering.pre_filter(cycle))
+
+
+def run_score(
+    plugin: Any,
+    pod: Pod,
+    *nodes: Node,
+    pods: Iterable[Pod] = (),
+    objects: Iterable[KubeObject] = (),
+    args: Any = None,
+) -> dict[str, int]:
+    """PreScore, Score and normalising of one plugin over all nodes; nothing where it skips the pod."""
+    snapshot = make_snapshot(nodes, pods, objects)
+    scores = score(plugin, pod, snapshot, args=args)
+    assert scores.status.ok, scores.status
+    vector = next(iter(scores.by_plugin.values()), None)
+    return {} if vector is None else dict(zip(snapshot.nodes.names, vector.tolist(), strict=True))
+
+
+def score(plugin: Any, pod: Pod, snapshot: Snapshot, *, args: Any = None, nodes: NodeTable | None = None) -> Scores:
+    """The same as the framework keeps it, for tests that look at the status or at part of the nodes."""
+    built = make_plugin(plugin, args=args, handle=FakeHandle(snapshot.catalog))
+    return make_scoring(built).score(make_cycle(pod, snapshot), snapshot.table if nodes is None else nodes)
+
+
+def answer(status: Status) -> Answer:
+    """A status as tests write it down."""
+    return status.code.label, status.reasons
+
+
+FITS: Answer = (Code.SUCCESS.label, ())
+
+
+def rejected(*reasons: str) -> Answer:
+    """The node is refused; removing pods could help."""
+    return Code.UNSCHEDULABLE.label, reasons
+
+
+def unresolvable(*reasons: str) -> Answer:
+    """The node is refused, whoever is removed."""
+    return Code.UNRESOLVABLE.label, reasons
+
+
+def failed(*reasons: str) -> Answer:
+    """Something broke."""
+    return Code.ERROR.label, reasons
+
+
+def hints(plugin: Any, resource: str, pod: Pod, old: KubeObject | None, new: KubeObject | None) -> list[str]:
+    """What each of the plugin's cures about a kind of object says of an event; "Queue" where it has no hint."""
+    cures = [cure for cure in plugin.cured_by if cure.resource == resource]
+    return [cure.hint(pod, old, new).value if cure.hint is not None else "Queue" for cure in cures]

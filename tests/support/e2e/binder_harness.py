@@ -1,0 +1,287 @@
+"""One end-to-end test's own corner for the binder: requests, the process, and what must hold after whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bayplan.api_writes.crash_points import VARIABLE
+from cluster.api import Api, Refused, Tree
+from cluster.run import Cluster
+from support.e2e.batch_harness import BatchCorner
+from support.e2e.bind_watcher import NOTING, RESERVATIONS, Witness
+from support.e2e.binder_invariants import Scene, pod_uid
+from support.e2e.scheduler_harness import quick
+from support.e2e.scheduler_process import (
+    condition,
+    node_of,
+    running,
+    until,
+)
+from support.e2e.volumes_and_devices import (
+    claim,
+    device_claim,
+    late_class,
+    volume,
+    with_claim,
+)
+
+REQUESTS = "scheduling.run.ai/v1alpha2"
+BY_BINDER = """
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+SETTINGS = """
+apiVersion: bayplan.dev/v1alpha1
+kind: BayplanConfiguration
+bindRequests: true
+"""
+
+
+@contextmanager
+def armed(step: str) -> Iterator[None]:
+    """Processes that are started in this block end themselves at a step: `bound`, or `requested:2`."""
+    os.environ[VARIABLE] = step
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+
+
+def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it stands still, by SIGSTOP."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+class BinderCorner(BatchCorner):
+    """Pods, requests and binders of one test."""
+
+    bound_by = "Bound"  # a pod whose request is lost is scheduled once more
+    folded: Callable[[Tree], Tree] = staticmethod(lambda request: {})  # noqa: ARG005
+    """What the plugins of a test's engine put on a request, all of them together."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        super().__init__(cluster, namespace, folder)
+        self._handed: dict[str, Tree] = {}  # by uid of the pod: what the test itself has put on requests
+
+    # objects ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        pod: Tree,
+        node: str,
+        *,
+        labels: Tree | None = None,
+        annotations: Tree | None = None,
+        owned: bool = True,
+        **spec: Any,
+    ) -> Tree:
+        """A request for a pod, as an engine makes it. Not `owned`: nobody collects it when the pod goes."""
+        meta = pod["metadata"]
+        self._handed[meta["uid"]] = annotations or {}
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        return {
+            "apiVersion": REQUESTS,
+            "kind": "BindRequest",
+            "metadata": {
+                "name": meta["name"],
+                "namespace": self.namespace,
+                "labels": {"bayplan.dev/binder": "bayplan"} if labels is None else labels,
+                "annotations": annotations or {},
+                "ownerReferences": [owner] if owned else [],
+            },
+            "spec": {
+                "podName": meta["name"],
+                "selectedNode": node,
+                "backoffLimit": 3,
+                **({} if owned else {"podUID": meta["uid"]}),
+                **spec,
+            },
+        }
+
+    def requested(self, name: str, node: str, **more: Any) -> Tree:
+        """A pod that nobody schedules, and the request to bind it."""
+        (pod,) = self.api.create(self.pod(name, schedulerName="nobody"))
+        self.api.create(self.request(pod, node, **more))
+        return pod
+
+    def phase_of(self, name: str) -> str:
+        return str(self.find("BindRequest", name).get("status", {}).get("phase", ""))
+
+    def reason_of(self, name: str) -> str:
+        return str(self.find("BindRequest", name).get("status", {}).get("reason", ""))
+
+    def find(self, kind: str, name: str) -> Tree:
+        """The object, or nothing."""
+        try:
+            return self.api.get(kind, name)
+        except Refused as fault:
+            if fault.code != 404:
+                raise
+            return {}
+
+    def ends(self, name: str, phase: str) -> Tree:
+        """Wait until a request has come to this end; the request."""
+        until(
+            lambda: self.phase_of(name) == phase,
+            f"{name} ends as {phase}",
+            why=lambda: str(self.find("BindRequest", name)),
+        )
+        return self.find("BindRequest", name)
+
+    # devices that are shared ------------------------------------------------------------------------------------
+
+    def sharing(self, name: str, group: str, *, config_map: bool = False, **more: Any) -> Tree:
+        """A pod that shares a device, and the request to bind it; with a ConfigMap that an attempt has left before."""
+        pod = self.pod(name, schedulerName="nobody")
+        pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": f"{name}-gpu"}
+        (made,) = self.api.create(pod)
+        if config_map:
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": made["metadata"]["uid"]}
+            meta = {"name": f"{name}-gpu-0", "ownerReferences": [owner]}
+            self.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
+        given: Tree = {"receivedResourceType": "Fraction", "receivedGPU": {"count": 1, "portion": "0.50"}}
+        self.api.create(self.request(made, self.nodes[0], selectedGPUGroups=[group], **given, **more))
+        return made
+
+    def claiming(self, name: str, **more: Any) -> Tree:
+        """A pod with a device claim, and the request to bind it, which says what device that is."""
+        self.api.create(device_claim(name, "gpus"))
+        pod = self.pod(name, schedulerName="nobody", resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
+        pod["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+        (made,) = self.api.create(pod)
+        result = {"request": "gpu", "driver": "gpu.example.com", "pool": self.label, "device": "gpu-0"}
+        given = [{"name": "gpu", "allocation": {"devices": {"results": [result]}}}]
+        self.api.create(self.request(made, self.nodes[0], resourceClaimAllocations=given, **more))
+        return made
+
+    def storing(self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **more: Any) -> list[str]:
+        """A pod whose claim waits for it, two volumes on the first node that fit, and the request to bind it.
+
+        The names of the volumes: without a provisioner one of the two is promised, with one another is to be made."""
+        kind = late_class(self, name, provisioner)
+        fits = kind if provisioner == "kubernetes.io/no-provisioner" else "another"
+        made = [volume(self, f"{name}-{number}", self.nodes[0], fits) for number in range(2)]
+        names = [each["metadata"]["name"] for each in made]
+        pod = with_claim(self, name, name)
+        pod["spec"]["schedulerName"] = "nobody"
+        *_, wanted = self.api.create(*made, claim(name, kind), pod)
+        for each in names:
+            self.api.patch("PersistentVolume", each, {"status": {"phase": "Available"}}, sub="status")
+        self.api.create(self.request(wanted, self.nodes[0], **more))
+        return names
+
+    def ensure_reservations(self) -> None:
+        """The namespace of pods that hold devices."""
+        with suppress(Refused):
+            self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}})
+
+    def release(self, group: str) -> None:
+        """Leave no reservation behind."""
+        api = Api(self.cluster, RESERVATIONS)
+        left = api.list("Pod", labelSelector=f"runai-gpu-group={group}")
+        api.delete_all("Pod", [pod["metadata"]["name"] for pod in left])
+
+    def reservations(self, group: str) -> list[Tree]:
+        """Those that hold a device: nobody is there to end the pods of this cluster that were asked to go."""
+        found = Api(self.cluster, RESERVATIONS).list("Pod", labelSelector=f"runai-gpu-group={group}")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def say_which_device(self, group: str, device: str = "GPU-7") -> None:
+        """What the program of a reservation pod does once it runs."""
+        until(lambda: bool(self.reservations(group)), "the device is reserved")
+        (pod,) = self.reservations(group)
+        body = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": device}}}
+        Api(self.cluster, RESERVATIONS).patch("Pod", pod["metadata"]["name"], body)
+
+    # processes --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def binder(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`bayplan binder`, ended by its own id when the block is left."""
+        given = [*arguments]
+        if "--leader-elect" not in given:
+            given.append("--no-leader-elect")
+        if not any(each.startswith("--kubeconfig") for each in given):
+            given.append(f"--kubeconfig={self.cluster.kubeconfig()}")
+        command = [sys.executable, "-m", "bayplan", "binder", *given]
+        with running(command, self.folder / f"binder-{time.monotonic_ns()}.log") as process:
+            yield process
+            assert process.poll() in (None, -signal.SIGKILL), self.binder_log()[-4000:]
+
+    @property
+    def patient(self) -> str:
+        """For a process that stands still for as long as it takes: nobody is to call that a fault."""
+        settings = self.folder / "patient.yaml"
+        settings.write_text("apiVersion: bayplan.dev/v1alpha1\nkind: BayplanConfiguration\nwatchdogSeconds: 0\n")
+        return f"--settings={settings}"
+
+    def dies_at(self, step: str, *arguments: str) -> None:
+        """A binder that ends itself, by SIGKILL, when it reaches a step."""
+        with armed(step), self.binder(*arguments) as process:
+            assert process.wait(60) == -signal.SIGKILL, self.binder_log()
+
+    def binder_log(self) -> str:
+        return max(self.folder.glob("binder-*.log")).read_text(errors="replace")
+
+    def by_requests(self, *arguments: str, **more: Any) -> Any:
+        """`bayplan scheduler` that hands its pods to the binder."""
+        return self.running(*arguments, config=quick(BY_BINDER), **more)
+
+    def gangs_by_requests(self, *arguments: str, settings: str = SETTINGS, **more: Any) -> Any:
+        """`bayplan batch run` that does."""
+        path = self.folder / "settings.yaml"
+        path.write_text(settings)
+        return self.scheduling(f"--settings={path}", *arguments, **more)
+
+    # what must hold ---------------------------------------------------------------------------------------------
+
+    def witness(self, plugins: Path) -> Witness:
+        """Somebody who looks on, and plays the part of nodes whose devices are reserved. `plugins`: a folder that the
+        binders of the test are given; one is put there that notes attempts."""
+        (plugins / "attempts.py").write_text(NOTING)
+        return Witness(self.cluster, self.namespace, plugins / "attempts.noted")
+
+    def faults(self) -> list[str]:
+        """What is not as it must be, once all is quiet: see `binder_invariants`."""
+        reservations = Api(self.cluster, RESERVATIONS).list("Pod")
+        return Scene(
+            nodes=[each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes],
+            pods=self.api.list("Pod"),
+            requests=self.api.list("BindRequest"),
+            reservations=[each for each in reservations if node_of(each) in self.nodes],
+            config_maps=self.api.list("ConfigMap"),
+            claims=self.api.list("ResourceClaim"),
+            volumes=self.volumes(),
+            volume_claims=self.api.list("PersistentVolumeClaim"),
+            handed=lambda request: self._handed.get(pod_uid(request)) or self.folded(request),
+        ).faults()
+
+    def volumes(self) -> list[Tree]:
+        """Those that were promised to claims of this corner."""
+        found = self.api.list("PersistentVolume")
+        return [each for each in found if each["spec"].get("claimRef", {}).get("namespace") == self.namespace]
+
+    def holds(self) -> None:
+        """What must be true whoever died and when."""
+        found = self.faults()
+        assert not found, found
+
+    def asked_and_given(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """The node of each pod by its request, and by itself."""
+        pods = self.api.pods()
+        return [(self.find("BindRequest", name)["spec"]["selectedNode"], node_of(pods[name])) for name in names]
+
+    def bound_condition(self, name: str) -> Tree:
+        return condition(self.api.pod(name), "PodBound")

@@ -1,0 +1,50 @@
+"""Pages that begin with nothing and end with a cluster at work, typed word by word as a newcomer would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.fences import Command, blocks, commands
+from support.harness.deadlines import WHOLE_TEST_S
+
+_ENDED = "trap 'kill $(jobs -p) 2>/dev/null || true; bayplan cluster down >/dev/null 2>&1 || true' EXIT"
+
+
+def prompts(page: Path, *, after: int = 0) -> list[Command]:
+    """What a page has people type, in order; without the first blocks, where these set up the machine."""
+    consoles = [block for block in blocks(page) if block.language == "console"]
+    return [command for block in consoles[after:] for command in commands(block.text)]
+
+
+def save_files(page: Path, folder: Path) -> None:
+    """Write the files that a page has people write; nobody else may change them."""
+    for block in blocks(page):
+        if name := block.directives.get("save"):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            path.write_text(block.text, encoding="utf-8")
+            path.chmod(0o644)
+
+
+def typed(scripts: list[str], folder: Path, *, tools: Path | None = None, within_s: float = WHOLE_TEST_S) -> list[str]:
+    """Type commands into one shell, at home in a folder, until one fails; what each of them has printed."""
+    programs = [str(each) for each in (tools, Path(sys.executable).parent) if each is not None]
+    env = {**os.environ, "PATH": ":".join([*programs, os.environ["PATH"]]), "HOME": str(folder)}
+    env["XDG_STATE_HOME"] = str(folder / "state")
+    env.pop("KUBECONFIG", None)
+    lines = [f"echo '== {number}'\n{script}" for number, script in enumerate(scripts)]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(["set -em", _ENDED, *lines, "echo '== end'"])],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
+    logs = "".join(f"\n{path.name}:\n{path.read_text()[-3000:]}" for path in folder.glob("*.log"))
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}{logs}"
+    return [done.stdout.split(f"== {number}\n", 1)[1].split("== ", 1)[0] for number in range(len(scripts))]

@@ -1,0 +1,283 @@
+"""One end-to-end test's own corner of the cluster: nodes that only its pods may use, a process, and what must hold.
+
+After whatever happens every pod has a node or an honest reason, no node holds more than it has, and the process
+believes what a fresh start would read: `Corner.settles`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bayplan.codec.quantity import parse_quantity
+from cluster.api import Api, Refused, Tree
+from cluster.run import Cluster
+from support.e2e.scheduler_process import (
+    condition,
+    node,
+    node_of,
+    pod,
+    scheduler,
+    until,
+)
+from support.harness.deadlines import DEADLINE_S
+
+QUICK = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG, qps: 5000, burst: 10000}
+leaderElection: {leaderElect: false}
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 2
+PROFILES
+"""
+
+
+def quick(profiles: str = "") -> str:
+    """A configuration whose pods do not back off for long."""
+    return QUICK.replace("PROFILES", profiles)
+
+
+def plugin_folder(folder: Path, name: str, source: str) -> Path:
+    """A folder with one plugin file, which nobody else may write."""
+    made = folder / "plugins"
+    made.mkdir(mode=0o700)
+    (made / f"{name}.py").write_text(source)
+    (made / f"{name}.py").chmod(0o600)
+    return made
+
+
+def overfull(nodes: Iterable[Tree], pods: Iterable[Tree]) -> list[str]:
+    """Every resource of a node of which its pods want more than there is, in thousandths."""
+    wanted: dict[str, Counter[str]] = {}
+    for each in pods:
+        if node_of(each) and each.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            wanted.setdefault(node_of(each), Counter()).update({"pods": 1000, **_wants(each["spec"])})
+            wanted[node_of(each)].subtract(_given_as_devices(each))
+    found = []
+    for each in nodes:
+        name, room = each["metadata"]["name"], _thousandths(each["status"]["allocatable"])
+        for resource, amount in sorted(wanted.get(name, {}).items()):
+            if amount > room[resource]:
+                found.append(f"{name}: {amount} of {room[resource]} {resource}")
+    return found
+
+
+def _wants(spec: Tree) -> Counter[str]:
+    """What a pod counts for on its node: what it may need while it starts or while it runs, and its overhead."""
+    running, starting = Counter[str](), Counter[str]()
+    for container in spec.get("initContainers", []):
+        if container.get("restartPolicy") == "Always":
+            running.update(_requests(container))
+            starting |= running
+        else:
+            starting |= running + _requests(container)
+    for container in spec["containers"]:
+        running.update(_requests(container))
+    whole = Counter({**(running | starting), **_requests(spec)})  # what is asked for the whole pod counts instead
+    return whole + _thousandths(spec.get("overhead", {}))
+
+
+def _given_as_devices(pod: Tree) -> Counter[str]:
+    """What a pod wants by the name of a resource and gets by a claim, whatever its node has of that name."""
+    claimed = pod.get("status", {}).get("extendedResourceClaimStatus", {}).get("requestMappings", [])
+    names = {each["resourceName"] for each in claimed}
+    return Counter({name: amount for name, amount in _wants(pod["spec"]).items() if name in names})
+
+
+def _requests(holder: Tree) -> Counter[str]:
+    return _thousandths(holder.get("resources", {}).get("requests", {}))
+
+
+def _thousandths(amounts: dict[str, str]) -> Counter[str]:
+    return Counter({resource: parse_quantity(amount).milli_value() for resource, amount in amounts.items()})
+
+
+class Corner:
+    """Nodes and pods of one test."""
+
+    bound_by = "Scheduled"
+    """The event of whoever binds."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster, self.namespace, self.folder = cluster, namespace, folder
+        self.api = Api(cluster, namespace)
+        self.label = namespace[:60]
+        self.nodes: list[str] = []
+
+    # objects ----------------------------------------------------------------------------------------------------
+
+    def add_nodes(
+        self,
+        count: int,
+        *,
+        cpu: str = "4",
+        labels: dict[str, str] | None = None,
+        room: dict[str, str] | None = None,
+    ) -> list[str]:
+        """`room`: what they have beside processors, if not what is usual."""
+        names = [f"{self.label[:45]}-{len(self.nodes) + number}" for number in range(count)]
+        self.nodes += names
+        made = [node(name, cpu=cpu, labels={"for": self.label, **(labels or {})}) for name in names]
+        for each in made:
+            each["status"]["allocatable"].update(room or {})
+        self.api.create(*made)
+        return names
+
+    def pod(
+        self,
+        name: str,
+        *,
+        cpu: str = "100m",
+        labels: dict[str, str] | None = None,
+        asks: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> Tree:
+        """A pod that may only go to this corner's nodes. `asks`: what it wants beside processors."""
+        spec.setdefault("nodeSelector", {})
+        spec["nodeSelector"] = {"for": self.label, **spec["nodeSelector"]}
+        found = pod(name, self.namespace, cpu=cpu, **spec)
+        found["metadata"]["labels"] = labels or {}
+        if asks:
+            (container,) = found["spec"]["containers"]
+            container["resources"]["requests"].update(asks)
+            # what only whole numbers are given out of must be the limit as well
+            container["resources"]["limits"] = {name: amount for name, amount in asks.items() if "/" in name}
+        return found
+
+    def priority(self, name: str, value: int, **fields: Any) -> str:
+        """A class that may be named at once: a server that has stored one need not know it yet."""
+        full = f"{self.label[:40]}-{name}"
+        self.api.create(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": full},
+                "value": value,
+                **fields,
+            }
+        )
+        until(lambda: self._is_known(full), f"pods of {full} are taken")
+        return full
+
+    def _is_known(self, priority: str) -> bool:
+        try:
+            self.api.try_to_create(self.pod("tried", priorityClassName=priority))
+        except Refused as fault:
+            return "no PriorityClass" not in str(fault)
+        return True
+
+    # the process ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(
+        self, *arguments: str, config: str | None = None, may_end_with: int = -signal.SIGKILL, **more: Any
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """`more`: as `scheduling.scheduler` takes it."""
+        text = quick() if config is None else config
+        with scheduler(self.cluster, self.folder, *arguments, config=text, **more) as process:
+            yield process
+            assert process.poll() in (None, may_end_with), self.log()[-4000:]
+
+    def log(self) -> str:
+        """What the latest process said."""
+        return max(self.folder.glob("scheduler-*.log")).read_text(errors="replace")
+
+    def comparison(self, process: subprocess.Popen[bytes]) -> Tree:
+        """What the process believes, and what is wrong with it."""
+        before = self.log().count("comparison: {")
+        process.send_signal(signal.SIGUSR2)
+        until(lambda: self.log().count("comparison: {") > before, "the process compares")
+        line = [each for each in self.log().splitlines() if "comparison: {" in each][-1]
+        found: Tree = json.loads(line.partition("comparison: ")[2])
+        return found
+
+    # what must hold ---------------------------------------------------------------------------------------------
+
+    def bound(self, names: Iterable[str] | None = None, *, within_s: float = DEADLINE_S) -> None:
+        """Wait until pods, all unless some are named, have a node."""
+        wanted = None if names is None else set(names)
+        until(lambda: not self._unbound(wanted), "the pods have nodes", within_s=within_s, why=self._reasons)
+
+    def _unbound(self, names: set[str] | None) -> list[str]:
+        waiting = {each["metadata"]["name"] for each in self.api.list("Pod", fieldSelector="spec.nodeName=")}
+        left = waiting if names is None else waiting & names
+        if left:
+            return sorted(left)  # all pods, which may be thousands, are read only when it seems that nobody waits
+        found = self.api.pods()
+        wanted = found.keys() if names is None else names
+        return [name for name in wanted if name not in found or not node_of(found[name])]
+
+    def _reasons(self) -> str:
+        found = self.api.pods()
+        waiting = {name: condition(each).get("message", "nothing said") for name, each in found.items()}
+        return json.dumps({name: text for name, text in waiting.items() if not node_of(found[name])})[:2000]
+
+    def settles(self, process: subprocess.Popen[bytes], *, waiting: Iterable[str] = ()) -> dict[str, str]:
+        """All of it: pods bound or honestly `waiting`, nodes not over their room, and the process knows the truth.
+
+        Returns the nodes of those that have one."""
+        waits = set(waiting)
+        self.bound(self.api.pods().keys() - waits)
+        for name in waits:
+            until(lambda name=name: bool(condition(self.api.pod(name)).get("message")), f"{name} is told why")  # type: ignore[misc]
+        self.fits()
+        until(lambda: self._agrees(process), "the process believes what the server says", why=lambda: str(self._last))
+        self.bound_once()
+        return {name: node_of(each) for name, each in self.api.pods().items() if node_of(each)}
+
+    _last: Tree = {}
+
+    def _agrees(self, process: subprocess.Popen[bytes]) -> bool:
+        self._last = self.comparison(process)
+        on_nodes: dict[str, list[str]] = {name: [] for name in self.nodes if name in self._last["nodes"]}
+        for name, each in self.api.pods().items():
+            if node_of(each) in on_nodes:
+                on_nodes[node_of(each)].append(f"{self.namespace}/{name}")
+        believed = {name: self._last["nodes"][name]["pods"] for name in on_nodes}
+        same = believed == {name: sorted(pods) for name, pods in on_nodes.items()}
+        return not self._last["faults"] and not self._last["assumed"] and same
+
+    def fits(self) -> None:
+        """No node holds more than it has."""
+        mine = [each for each in self.api.list("Node") if each["metadata"]["name"] in self.nodes]
+        assert overfull(mine, self.api.pods().values()) == []
+
+    def bound_once(self) -> None:
+        """Nobody was told twice that it has a node."""
+        told = Counter(each["regarding"]["uid"] for each in self.api.list("Event") if each["reason"] == self.bound_by)
+        assert all(times == 1 for times in told.values()), told
+
+    def close(self) -> None:
+        """Leave nothing behind that others' processes would have to care for."""
+        self.api.delete_all("Node", self.nodes)
+        end_s = time.monotonic() + 120
+        while self.api.list("Pod", limit="1") and time.monotonic() < end_s:
+            with suppress(Refused, OSError):  # thousands may take longer than the server gives a request
+                self.api.delete_collection("Pod")
+            time.sleep(0.1)
+
+
+def an_ordinary_day(corner: Corner) -> dict[str, str]:
+    """On two nodes that are empty: pods are placed, one is refused, and one that is strong takes a weak one's room.
+
+    Returns the nodes of those that have one in the end."""
+    corner.add_nodes(2)
+    strong = corner.priority("strong", 1000)
+    with corner.running() as process:
+        corner.api.create(*(corner.pod(f"fits-{number}", cpu="1500m") for number in range(4)))
+        corner.bound()
+        corner.api.create(corner.pod("large", cpu="64"), corner.pod("strong", cpu="2", priorityClassName=strong))
+        corner.bound(["strong"])
+        settled = corner.settles(process, waiting=["large"])
+        assert "strong" in settled
+        assert len(settled) == 4  # one of the weak ones had to go
+        assert condition(corner.api.pod("large"))["reason"] == "Unschedulable"
+    return settled

@@ -1,0 +1,151 @@
+"""A `bayplan scheduler` process beside a cluster, and what tests say about pods and nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.run import Cluster, die_with_parent
+from support.harness.deadlines import DEADLINE_S
+
+_LAST_WORDS_S = 10.0
+_LAST_WORDS = 12_000
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A port on loopback that somebody serves on."""
+
+    port: int
+
+
+@contextmanager
+def scheduler(
+    cluster: Cluster,
+    folder: Path,
+    *arguments: str,
+    config: str = "",
+    kubeconfig: Path | None = None,
+    program: Sequence[str] = ("-m", "bayplan"),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One process, ended by its own id when the block is left. Without `config` it runs alone, on the default one.
+
+    `program`: what the interpreter is to run, if not the package as it is.
+    """
+    given = [*arguments]
+    if not any(each.startswith("--secure-port") for each in given):
+        given.append("--secure-port=0")  # several processes share this machine
+    way = str(kubeconfig or cluster.kubeconfig())
+    if config:
+        path = folder / "scheduler.yaml"
+        path.write_text(config.replace("KUBECONFIG", way))
+        given += ["--config", str(path)]
+    else:
+        given += ["--kubeconfig", way, "--kube-api-qps", "5000", "--kube-api-burst", "10000"]
+    log = folder / f"scheduler-{time.monotonic_ns()}.log"
+    with running([sys.executable, *program, "scheduler", *given], log) as process:
+        yield process
+
+
+@contextmanager
+def running(
+    command: Sequence[str], log: Path, *, env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose words go into a file, ended by its own id; what fails meanwhile says how it was with it."""
+    around = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=around, preexec_fn=die_with_parent)
+    try:
+        yield process
+    except BaseException as fault:
+        fault.add_note(_state_of(process, log))
+        raise
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _state_of(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Whether it lives, what it believes if it can say so, and the end of what it has said."""
+    ended = process.poll()
+    if ended is None:
+        said = log.stat().st_size
+        process.send_signal(signal.SIGUSR2)
+        end_s = time.monotonic() + _LAST_WORDS_S
+        while log.stat().st_size == said and time.monotonic() < end_s:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGABRT)  # where it stands in its code
+        with suppress(subprocess.TimeoutExpired):  # one that was stopped says nothing
+            process.wait(_LAST_WORDS_S)
+    how = "was running" if ended is None else f"had ended with {ended}"
+    return f"the process {how}; the end of {log}:\n{log.read_text(errors='replace')[-_LAST_WORDS:]}"
+
+
+def node(name: str, *, cpu: str = "4", labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": spec,
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        },
+    }
+
+
+def pod(name: str, namespace: str, *, cpu: str = "100m", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "example.com/main:1", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def pods(cluster: Cluster, namespace: str) -> dict[str, dict[str, Any]]:
+    found = json.loads(cluster.kubectl("-n", namespace, "get", "pods", "-o", "json"))
+    return {each["metadata"]["name"]: each for each in found["items"]}
+
+
+def node_of(found: dict[str, Any]) -> str:
+    return str(found["spec"].get("nodeName", ""))
+
+
+def condition(found: dict[str, Any], kind: str = "PodScheduled") -> dict[str, Any]:
+    told: Sequence[dict[str, Any]] = found["status"].get("conditions", [])
+    return next((each for each in told if each["type"] == kind), {})
+
+
+def events(cluster: Cluster, namespace: str, reason: str) -> list[str]:
+    """What events with a reason say."""
+    found = json.loads(cluster.kubectl("-n", namespace, "get", "events.events.k8s.io", "-o", "json"))
+    return [each["note"] for each in found["items"] if each["reason"] == reason]
+
+
+def until(
+    holds: Callable[[], bool], what: str, *, within_s: float = DEADLINE_S, why: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait for something to hold; a deadline, not a pause. `why`: what to say beyond, where it does not."""
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s, f"not within {within_s:.0f} s: {what} {why()}"
+        time.sleep(0.05)

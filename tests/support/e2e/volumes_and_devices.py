@@ -1,0 +1,96 @@
+"""What pods of end-to-end tests need besides nodes: volumes and devices. The test plays the controllers for them."""
+
+from __future__ import annotations
+
+from cluster.api import Tree
+from support.e2e.scheduler_harness import Corner
+
+
+def volume(corner: Corner, name: str, node_name: str, storage_class: str, *others: str) -> Tree:
+    """One that can be had on a node, and on others if there are any."""
+    fits = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node_name, *others]}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"{corner.label}-{name}"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "local": {"path": "/none"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [fits]}},
+        },
+    }
+
+
+def claim(name: str, storage_class: str) -> Tree:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def late_class(corner: Corner, name: str, provisioner: str) -> str:
+    full = f"{corner.label[:40]}-{name}"
+    corner.api.create(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": full},
+            "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    return full
+
+
+def with_claim(corner: Corner, name: str, claim_name: str) -> Tree:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name}}]
+    return corner.pod(name, volumes=volumes)
+
+
+def bind_claim(corner: Corner, claim_name: str, volume_name: str) -> None:
+    """What the volume controller does once it has a pair."""
+    done = {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    corner.api.patch("PersistentVolumeClaim", claim_name, {"metadata": done, "spec": {"volumeName": volume_name}})
+    corner.api.patch("PersistentVolumeClaim", claim_name, {"status": {"phase": "Bound"}}, sub="status")
+    corner.api.patch("PersistentVolume", volume_name, {"status": {"phase": "Bound"}}, sub="status")
+
+
+def device_claim(name: str, device_class: str) -> Tree:
+    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def devices(corner: Corner, node_name: str, kind: str, *, count: int = 1, **spec: object) -> tuple[Tree, Tree]:
+    """Devices on a node, and their class."""
+    slice_ = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{corner.label[:40]}-slice"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": node_name,
+            "pool": {"name": node_name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"gpu-{number}", "attributes": {"model": {"string": "a"}}} for number in range(count)],
+        },
+    }
+    selector = {"cel": {"expression": 'device.driver == "gpu.example.com"'}}
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": kind},
+        "spec": {"selectors": [selector], **spec},
+    }
+    return slice_, device_class

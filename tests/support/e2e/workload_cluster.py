@@ -1,0 +1,121 @@
+"""A cluster that lives: controllers, fake nodes and a scheduler, each started as users start it, and kubectl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster.build import program
+from cluster.run import Cluster
+from support.e2e.scheduler_process import running, scheduler, until
+from support.harness.deadlines import DEADLINE_S
+
+Tree = dict[str, Any]
+PATIENCE = f"--timeout={DEADLINE_S - 5:.0f}s"
+NODE_LABEL = "for=workload_cluster"
+
+
+@contextmanager
+def verb(folder: Path, *arguments: str, says: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of ours that runs until it is stopped, once it has said this."""
+    path = folder / f"{arguments[0]}-{time.monotonic_ns()}.log"
+    with running([sys.executable, "-m", "bayplan", *arguments], path) as process:
+        until(
+            lambda: says in path.read_text(errors="replace") or process.poll() is not None,
+            f"{arguments[0]} says {says!r}",
+        )
+        assert process.poll() is None
+        yield process
+        assert process.poll() is None
+
+
+def nodes(cluster: Cluster, folder: Path, name: str, *arguments: str) -> Any:
+    """Fake nodes of this name until the block is left."""
+    template = folder / f"{name}.yaml"
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"for": "workload_cluster"}}}
+    template.write_text(json.dumps(body))
+    way = ("--kubeconfig", str(cluster.kubeconfig()), "--node-template", str(template), "--remove-nodes")
+    return verb(folder, "kubelet", *way, *arguments, says="are ready on")
+
+
+def controllers(folder: Path, kubeconfig: Path, *arguments: str) -> Any:
+    """The controllers until the block is left."""
+    return verb(folder, "controllers", "--kubeconfig", str(kubeconfig), *arguments, says="are running on")
+
+
+@contextmanager
+def living(cluster: Cluster, folder: Path, *, kubeconfig: Path | None = None) -> Iterator[None]:
+    """All of it; `kubeconfig`: the way of the controllers, if not the cluster's own."""
+    with ExitStack() as stack:
+        way = kubeconfig or cluster.kubeconfig()
+        stack.enter_context(controllers(folder, way, "--default-storage-class"))
+        stack.enter_context(nodes(cluster, folder, "workload_cluster", "--nodes", "3"))
+        stack.enter_context(scheduler(cluster, folder))
+        yield
+
+
+class Hands:
+    """kubectl in one namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def refused(self, *arguments: str) -> str:
+        """What kubectl complains of when it fails, which it must."""
+        command = [str(program("kubectl")), f"--kubeconfig={self.cluster.kubeconfig()}", "-n", self.namespace]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=DEADLINE_S)
+        assert done.returncode, done.stdout
+        return done.stderr
+
+    def apply(self, *items: Tree) -> None:
+        self("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)}))
+
+    def get(self, *what: str) -> Tree:
+        found: Tree = json.loads(self("get", *what, "-o", "json"))
+        return found
+
+    def items(self, *what: str) -> list[Tree]:
+        found: list[Tree] = self.get(*what)["items"]
+        return found
+
+    def names(self, *what: str) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.items(*what))
+
+    def until(self, so: Callable[[], Any], what: str) -> None:
+        until(
+            lambda: bool(so()),
+            what,
+            why=lambda: self("get", "all,pvc,events", "-o", "wide")[-4000:],
+        )
+
+
+def template(
+    labels: dict[str, str], *, image: str = "one", annotations: dict[str, str] | None = None, **spec: Any
+) -> Tree:
+    """Pods of the nodes of this module."""
+    containers = [{"name": "main", "image": image}]
+    grace = {"terminationGracePeriodSeconds": 1, "nodeSelector": {"for": "workload_cluster"}}
+    return {
+        "metadata": {"labels": labels, "annotations": annotations or {}},
+        "spec": {"containers": containers, **grace, **spec},
+    }
+
+
+def workload(kind: str, name: str, *, pod: Tree | None = None, api: str = "apps/v1", **spec: Any) -> Tree:
+    labels = {"app": name}
+    body = {"selector": {"matchLabels": labels}, "template": pod or template(labels), **spec}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": body}
+
+
+def column(table: str, number: int) -> Sequence[str]:
+    """One column of a table that kubectl printed, without its heading."""
+    return [line.split()[number] for line in table.splitlines()[1:] if line.strip()]

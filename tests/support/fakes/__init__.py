@@ -1,0 +1,1 @@
+"""Servers, proxies, clocks and plugins that stand in for real ones."""

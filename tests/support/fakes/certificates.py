@@ -1,0 +1,68 @@
+"""Certificates for tests: an authority and what it signs. Not for anything that matters."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bayplan.server.http.self_signed import (
+    ASKS,
+    SERVES,
+    Key,
+    alternatives,
+    extension,
+    name,
+    purpose,
+    seq,
+    signed,
+    usage,
+)
+
+__all__ = ["Authority", "Key", "Pair", "server_context"]
+
+_SINCE, _UNTIL = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, in PEM."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """Signs certificates for servers and users."""
+
+    def __init__(self, common_name: str = "bayplan tests") -> None:
+        self._key = Key()
+        self._name = name(common_name)
+        constraints = extension("2.5.29.19", seq(b"\x01\x01\xff"), critical=True)
+        self.certificate = self._sign(self._name, self._key, [constraints, usage(b"\x03\x02\x01\x86")])
+
+    def server(self, *names: str) -> Pair:
+        """For a server under these host names or addresses."""
+        key = Key()
+        return Pair(self._sign(name(names[0]), key, [alternatives(names), purpose(SERVES)]), key.pem)
+
+    def user(self, common_name: str, *groups: str) -> Pair:
+        """For a user of the API server: the name is the user, organisations are groups."""
+        key = Key()
+        return Pair(self._sign(name(common_name, groups), key, [purpose(ASKS)]), key.pem)
+
+    def _sign(self, subject: bytes, key: Key, extensions: list[bytes]) -> str:
+        return signed(self._key, self._name, subject, key, extensions, since=_SINCE, until=_UNTIL)
+
+
+def server_context(folder: Path, pair: Pair, clients: str = "") -> ssl.SSLContext:
+    """What a server needs to speak TLS; with `clients`, an authority, it asks who connects for a certificate of it."""
+    (folder / "server.crt").write_text(pair.certificate)
+    (folder / "server.key").write_text(pair.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    if clients:
+        context.load_verify_locations(cadata=clients)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

@@ -1,0 +1,73 @@
+"""A network of pods for an API server that has none: whatever address of a pod it dials is a port on loopback.
+
+API servers do not proxy to loopback. They can be told to dial pods through an HTTP proxy on a socket of the file
+system (an egress selector), which is what this is: it takes `CONNECT 10.1.2.3:10259` and leads to that port here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import socketserver
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from support.harness.deadlines import DEADLINE_S
+
+_LARGEST = 1 << 16
+
+
+class _Dialling(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        words = self.rfile.readline().split()
+        while self.rfile.readline().strip():
+            pass  # headers
+        assert words[0] == b"CONNECT", words
+        with socket.create_connection(("127.0.0.1", int(words[1].rpartition(b":")[2])), timeout=DEADLINE_S) as there:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            back = threading.Thread(target=_pump, args=(there, self.connection), daemon=True)
+            back.start()
+            _pump(self.connection, there)
+            back.join(60)
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(_LARGEST):
+            other.sendall(data)
+    with suppress(OSError):
+        other.shutdown(socket.SHUT_WR)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A pod that does not answer is the API server's to tell."""
+
+
+@contextmanager
+def pod_network() -> Iterator[str]:
+    """The flag that makes a kube-apiserver use it."""
+    folder = Path(tempfile.mkdtemp(prefix="pods-"))  # names of sockets must be short
+    name = folder / "network"
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(name)}}}
+    config = {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
+    }
+    (folder / "egress.json").write_text(json.dumps(config))
+    try:
+        with _Server(str(name), _Dialling) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                yield f"--egress-selector-config-file={folder / 'egress.json'}"
+            finally:
+                server.shutdown()
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,106 @@
+"""A TCP pipe between a client and a server that a test can cut, so that the client alone is without its server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+from support.harness.deadlines import DEADLINE_S
+
+
+class Pipe:
+    """Listens on loopback and leads to a port."""
+
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def __aenter__(self) -> Pipe:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """No new connections, and the old ones die."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there = await asyncio.open_connection("127.0.0.1", self._to_port)
+        self._writers |= {writer, there}
+        try:
+            await asyncio.gather(_pump(reader, there), _pump(there_reader, writer), return_exceptions=True)
+        finally:
+            self._writers -= {writer, there}
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+class ThreadedPipe:
+    """The same for a test that has no loop of its own."""
+
+    def __init__(self, to_port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._pipe = Pipe(to_port)
+        self._loop = loop
+
+    @property
+    def port(self) -> int:
+        return self._pipe.port
+
+    def open(self) -> None:
+        self._run(self._pipe.open())
+
+    def cut(self) -> None:
+        self._run(self._pipe.cut())
+
+    def close(self) -> None:
+        self.cut()
+        self._run(_all_ended())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+
+async def _all_ended() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+@contextmanager
+def piped(to_port: int) -> Iterator[ThreadedPipe]:
+    """A pipe that is open, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    pipe = ThreadedPipe(to_port, loop)
+    try:
+        pipe.open()
+        yield pipe
+    finally:
+        pipe.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,72 @@
+"""An API server without a network: its parts put together on a manual clock and a seeded chance, for tests."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from typing import Any
+
+from bayplan.apiserver.requests import (
+    MASTERS,
+    User,
+    WriteOptions,
+    Writing,
+)
+from bayplan.apiserver.resources.kinds import Resource, Resources
+from bayplan.apiserver.storage.selection_predicate import extractor
+from bayplan.apiserver.storage.store import Place, Store
+from bayplan.apiserver.storage.store_lookup import StoreLookup
+from bayplan.apiserver.writes.deletion import DeleteOptions
+from bayplan.apiserver.writes.write_pipeline import Rulebook
+from bayplan.apiserver.writes.writer import Revision, Writer, Written
+from bayplan.clock import ManualClock
+
+Tree = dict[str, Any]
+ADMIN = User("admin", (MASTERS,))
+
+
+class World:
+    """A store with a writer, and shorthands for what tests do with it."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.clock = ManualClock()
+        self.resources = Resources()
+        self.store = store or Store()
+        for resource in self.resources:
+            self.store.place(resource.storage).extract = extractor(resource)
+        self.writer = Writer(
+            self.store, Rulebook(StoreLookup(self.store.uncommitted), self.clock), self.clock, random.Random(0)
+        )
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+
+    def kind(self, kind: str, group: str = "") -> Resource:
+        return self.resources.built_in(kind, group)
+
+    def place(self, kind: str, group: str = "") -> Place:
+        return self.store.place(self.kind(kind, group).storage)
+
+    def write(self, kind: str, group: str = "", *, namespace: str | None = None, **options: Any) -> Writing:
+        resource = self.kind(kind, group)
+        where = ("default" if resource.namespaced else "") if namespace is None else namespace
+        return Writing(resource, where, ADMIN, WriteOptions(**options), "tests")
+
+    def create(self, body: Tree) -> Written:
+        group = body["apiVersion"].rpartition("/")[0]
+        return self.writer.create(self.write(body["kind"], group), deepcopy(body))
+
+    def revise(self, kind: str, name: str, revision: Revision, *, group: str = "") -> Written:
+        return self.writer.revise(self.write(kind, group), name, revision)
+
+    def delete(self, kind: str, name: str, *, group: str = "", **options: Any) -> Written:
+        return self.writer.delete(self.write(kind, group), name, DeleteOptions(**options))
+
+
+def config_map(name: str, **metadata: Any) -> Tree:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": {"a": "b"}}
+
+
+def pod(name: str, *, node: str = "", **metadata: Any) -> Tree:
+    spec: Tree = {"containers": [{"name": "c", "image": "example.com/c:1"}]}
+    if node:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}

@@ -1,0 +1,210 @@
+"""A live pod engine on the manual clock and a wire server that plays the API: what it was asked, and what it refuses.
+
+The server keeps nothing up to date by itself: a test says what the watch tells, with `rig.hear`. Everything that the
+engine wants to be done is accepted, unless the test has put a refusal in its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from bayplan.api_writes.observer import Observer
+from bayplan.app import configured, known_plugins
+from bayplan.cache import Cache
+from bayplan.client.resources import resource_of
+from bayplan.clock import ManualClock
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.feature_gates import features_of
+from bayplan.config.serving_flags import ProcessOptions, ServingFlags
+from bayplan.framework.runtime.registry import Registry
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.objects.workloads import PodGroup
+from bayplan.queue.queued_pod import Pool
+from bayplan.scheduler.live.bind_request_handlers import follow_requests
+from bayplan.scheduler.live.run_loop import LiveScheduler
+from bayplan.scheduler.live.scheduler_factory import live_scheduler
+from support.fakes.http_server import (
+    Answer,
+    Reply,
+    Request,
+    WireServer,
+    until,
+)
+from support.harness.live_engine import PlayedServer
+
+CLAIMS = resource_of(kind_of(ResourceClaim))
+GROUPS = resource_of(kind_of(PodGroup))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event that was recorded."""
+
+    about: str
+    kind: str
+    reason: str
+    action: str
+    note: str
+    related: str = ""
+
+
+@dataclass
+class RecordedEvents:
+    told: list[Told] = field(default_factory=list)
+
+    def record(
+        self, regarding: Pod, kind: str, reason: str, action: str, note: str, related: Pod | None = None
+    ) -> None:
+        self.told.append(Told(regarding.name, kind, reason, action, note, related.name if related else ""))
+
+
+@dataclass
+class Rig(PlayedServer[LiveScheduler]):
+    events: RecordedEvents
+    objects: dict[str, KubeObject] = field(default_factory=dict)
+    """What the server answers to GET, by path."""
+
+    def known(self, pod: Pod) -> Pod:
+        """The pod as the watch told it last."""
+        found = self._known[f"Pod {pod.key}"]
+        assert isinstance(found, Pod)
+        return found
+
+    def answer(self, request: Request) -> Answer:
+        stored = self.objects.get(request.path)
+        if request.method == "GET" and stored is not None and not self.refuses(request):
+            return Reply(200, msgspec.json.encode(stored))
+        return super().answer(request)
+
+    def count(self, method: str, ending: str) -> int:
+        """How often something was asked."""
+        return sum(each.method == method and each.path.endswith(ending) for each in self.server.requests)
+
+    async def idle(self) -> None:
+        """Until all that was told is followed, all that can be tried was tried, and nothing is on its way."""
+        await until(lambda: self.live.is_idle and not self.live.writes.busy)
+
+    async def asked(self, method: str, ending: str, times: int = 1) -> None:
+        await until(lambda: len(self.sent(method, ending)) >= times)
+
+    def pool(self, pod: Pod) -> Pool | None:
+        """Where a pod waits in the queue; None: nowhere."""
+        queued = self.live.queue.get(pod.key)
+        return None if queued is None else queued.pool
+
+    def attempts(self, pod: Pod) -> int:
+        """How often a pod that waits in the queue was tried."""
+        queued = self.live.queue.get(pod.key)
+        return 0 if queued is None else queued.attempts
+
+
+def conditions(rig: Rig) -> list[dict[str, Any]]:
+    """Every PodScheduled condition that was written."""
+    patches = rig.sent("PATCH", "/status")
+    told = [each for patch in patches for each in patch["status"].get("conditions", [])]
+    return [each for each in told if each["type"] == "PodScheduled"]
+
+
+@asynccontextmanager
+async def running(
+    *objects: KubeObject,
+    config: str | None = None,
+    registry: Registry | None = None,
+    decide: bool = True,
+    prepare: Callable[[LiveScheduler], None] | None = None,
+    gates: Iterable[str] = (),
+    settings: OwnSettings | None = None,
+    observer: Observer | None = None,
+) -> AsyncIterator[Rig]:
+    """A live engine that knows these objects and decides."""
+    clock = ManualClock()
+    registry = registry or known_plugins()
+    features = features_of(f"{name}=true" for name in gates)
+    async with WireServer() as server, server.client(clock) as client:
+        events = RecordedEvents()
+        live = live_scheduler(
+            configured(config, registry, features),
+            registry,
+            Cache(),
+            client,
+            events,
+            clock=clock,
+            chance=random.Random(0),
+            claims=CLAIMS,
+            pod_groups=GROUPS,
+            observer=observer,
+            options=ProcessOptions(serving=ServingFlags(features=features), settings=settings or OwnSettings()),
+        )
+        rig = Rig(server, client, clock, live, events)
+        server.route = rig.answer
+        if prepare is not None:
+            prepare(live)
+        rig.hear(*sorted(objects, key=lambda item: not isinstance(item, Node)))
+        loop = asyncio.ensure_future(live.run() if decide else live.follow())
+        try:
+            if decide:
+                await rig.idle()
+            yield rig
+            assert not loop.done(), loop
+        finally:
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+            await live.abandon()
+
+
+def by_requests(*plugins: str) -> str:
+    """A configuration whose pods are bound by the binder, with further plugins."""
+    enabled = ", ".join(f"{{name: {each}}}" for each in (*plugins, "BindRequestBinder"))
+    return f"""
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      enabled: [{enabled}]
+      disabled: [{{name: DefaultBinder}}]
+"""
+
+
+def asking_the_binder(*objects: Any, config: str, **options: Any) -> Any:
+    """A live scheduler that follows the requests of its pods."""
+    return running(
+        *objects,
+        config=config,
+        prepare=lambda live: follow_requests(live, live.clock, stale_s=600.0),
+        **options,
+    )
+
+
+def as_server(rig: Rig) -> None:
+    """Have the server answer with the request that it was sent, a new one each time."""
+    numbers = itertools.count(1)
+
+    def route(request: Request) -> Answer:
+        if request.method == "POST" and request.path.endswith("/bindrequests") and not rig.refusals:
+            sent = msgspec.convert(request.json, BindRequest)
+            number = next(numbers)
+            meta = replace(
+                sent.metadata,
+                uid=f"request-{number}",
+                resource_version=str(1000 * number),
+                creation_timestamp=rig.clock.now(),
+            )
+            return Reply(201, msgspec.json.encode(replace(sent, metadata=meta)))
+        return rig.answer(request)
+
+    rig.server.route = route

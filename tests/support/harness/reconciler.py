@@ -1,0 +1,292 @@
+# ruff: noqa: ARG002
+"""The binder's parts on an embedded API server, one attempt at a time: a test says when, and what the watch told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bayplan.api_writes.pod_status_messages import ProfileEvents
+from bayplan.api_writes.writes import ApiWrites
+from bayplan.binder.binder import PLUGIN_LIMIT_S, CarryingOut
+from bayplan.binder.cancellable_waits import NOTICE_S, PatientWrites, Waits
+from bayplan.binder.controller import LiveBinder
+from bayplan.binder.gpu.reservations import GpuReservations
+from bayplan.binder.informer_cache import View
+from bayplan.binder.plugin import BinderHandle
+from bayplan.binder.reconcile import Reconciler
+from bayplan.binder.status_updater import Reports
+from bayplan.cache import Cache
+from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
+from bayplan.config.reservation_settings import ReservationSettings
+from bayplan.errors import BayplanError, NotFound
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
+from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import ResourceClaim
+from bayplan.telemetry.binder_metrics import BinderMetrics
+from bayplan.telemetry.events import Event, EventRecorder
+from bayplan.telemetry.metrics import Registry
+from support.harness.embedded_cluster import served
+
+Tree = dict[str, Any]
+REQUESTS = resource_of(kind_of(BindRequest))
+PODS = resource_of(kind_of(Pod))
+NODES = resource_of(kind_of(Node))
+CLAIMS = resource_of(kind_of(ResourceClaim))
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+SPACE = "default"
+RESERVATIONS = "kai-resource-reservation"
+
+
+@dataclass
+class Steps:
+    """Which steps were reached, and what a test does at them."""
+
+    reached: list[str] = field(default_factory=list)
+    at: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def __call__(self, step: str) -> None:
+        self.reached.append(step)
+        self.at.get(step, lambda: None)()
+
+
+class Counting(BinderMetrics):
+    """The binder's own metrics; what came of attempts is noted in its order, too."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.results: list[str] = []
+        super().__init__(self.registry)
+
+    def attempted(self, result: str, seconds: float) -> None:
+        self.results.append(result)
+        super().attempted(result, seconds)
+
+
+@dataclass
+class BinderRig:
+    client: Client
+    view: View
+    reconciler: Reconciler
+    reservations: GpuReservations
+    waits: Waits
+    steps: Steps
+    told: list[Event]
+    metrics: Counting
+
+    @property
+    def attempts(self) -> list[str]:
+        """What came of each, as the metrics count it."""
+        return self.metrics.results
+
+    def scraped(self, name: str) -> dict[str, float]:
+        """One metric as Prometheus would read it: values by what stands between the braces."""
+        lines = b"".join(self.metrics.registry.render()).decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if line.split("{")[0].split(" ")[0] == name)
+        return {head.removeprefix(name).strip("{}"): float(value) for head, _, value in found}
+
+    async def make(self, resource: Resource, tree: Tree, namespace: str = SPACE) -> Tree:
+        space = namespace if resource.namespaced else ""
+        found: Tree = msgspec.json.decode(await self.client.create(resource, tree, namespace=space))
+        return found
+
+    async def pod(self, name: str = "web", **meta: Any) -> Tree:
+        return await self.make(PODS, pod_tree(name, **meta))
+
+    async def request(self, pod: Tree | None, node: str = "n1", *, name: str = "web", **spec: Any) -> Tree:
+        """A request as an engine makes it; `pod`: None for one that nobody owns."""
+        meta: Tree = {"name": name, "annotations": spec.pop("annotations", {})}
+        if pod is not None:
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+            meta["ownerReferences"] = [owner]
+        tree = {"apiVersion": REQUESTS.api_version, "kind": "BindRequest", "metadata": meta}
+        return await self.make(
+            REQUESTS, {**tree, "spec": {"podName": name, "selectedNode": node, "backoffLimit": 3, **spec}}
+        )
+
+    async def sync(self, name: str = "web") -> float | None:
+        """The watch tells of the request as it is, and one attempt is made."""
+        await self.hear(BindRequest, name)
+        return await self.reconciler.sync((SPACE, name))
+
+    @asynccontextmanager
+    async def at_work(self, *, workers: int = 1) -> AsyncIterator[LiveBinder]:
+        """The whole binder, told of requests by a watch: a process of its own, that remembers nothing."""
+        self.reconciler._reports._before.clear()
+        live = LiveBinder(
+            self.view,
+            self.reconciler,
+            self.reservations,
+            waits=self.waits,
+            clock=self.client.clock,
+            chance=random.Random(0),
+            workers=workers,
+        )
+        informer = self.client.informer(REQUESTS, live.hear, complaint=live.complain)
+        live.unreadable = informer.unreadable
+        members = self.client.informer(PODS, live.hear_member, selection=Selection(label_selector=GROUP_LABEL))
+        watching = asyncio.gather(informer.run(), members.run())
+        working: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(60):
+                await asyncio.gather(informer.wait_synced(), members.wait_synced())
+                working = asyncio.ensure_future(live.run())
+                yield live
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
+    async def until_phase(self, phase: str, name: str = "web") -> Tree:
+        """Wait until the request says so."""
+        while (found := await self.status(name)).get("phase") != phase:
+            await asyncio.sleep(0.02)
+        return found
+
+    async def hear(self, struct: type[KubeObject], name: str, namespace: str = SPACE) -> None:
+        kind = kind_of(struct)
+        space = namespace if kind.namespaced else ""
+        self.view.hear(None, await self.client.get(struct, space, name, resource=resource_of(kind)))
+
+    async def get(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree:
+        return await self.client.get_raw(resource, namespace if resource.namespaced else "", name)
+
+    async def find(self, resource: Resource, name: str, namespace: str = SPACE) -> Tree | None:
+        try:
+            return await self.get(resource, name, namespace)
+        except NotFound:
+            return None
+
+    async def status(self, name: str = "web") -> Tree:
+        found: Tree = (await self.get(REQUESTS, name)).get("status", {})
+        return found
+
+    async def node_of(self, name: str = "web") -> str:
+        return str((await self.get(PODS, name))["spec"].get("nodeName", ""))
+
+    async def patch(self, resource: Resource, name: str, body: Tree, *, sub: str = "", namespace: str = SPACE) -> None:
+        space = namespace if resource.namespaced else ""
+        await self.client.patch(resource, body, name=name, namespace=space, subresource=sub, kind=MERGE_PATCH)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of the events that were told."""
+        return [each.reason for each in self.told]
+
+
+def pod_tree(name: str, **meta: Any) -> Tree:
+    spec = meta.pop("spec", {})
+    container = {"name": "main", "image": "example.com/main:1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **meta},
+        "spec": {"containers": [container], "schedulerName": "nobody", "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
+def node_tree(name: str, **labels: str) -> Tree:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+
+
+@asynccontextmanager
+async def binder_rig(
+    folder: Path,
+    *plugins: Any,
+    nodes: Sequence[str] = ("n1", "n2"),
+    definition: Tree | None = None,
+    limit_s: float = PLUGIN_LIMIT_S,
+    patience_s: float = 30.0,
+    reserving: ReservationSettings | None = None,
+    takes_all: bool = False,
+    claims: Resource | None = CLAIMS,
+    notice_s: float = NOTICE_S,
+) -> AsyncIterator[BinderRig]:
+    """A binder with these plugins, on a server that has these nodes, and device claims as `claims` says."""
+    async with served(folder) as cluster, cluster.client() as client:
+        reserving = reserving or ReservationSettings(allocation_timeout=patience_s)
+        await client.create(NAMESPACES, {"metadata": {"name": reserving.namespace}})
+        await client.create(DEFINITIONS, definition or bind_request_definition())
+        view, steps, told = View(client, Cache()), Steps(), list[Event]()
+        clock, chance = client.clock, random.Random(0)
+        speaker = EventRecorder("binder", host="here", clock=clock, chance=chance, post=told.append)
+        writes = ApiWrites(client, ProfileEvents({"binder": speaker}), clock=clock, claims=claims, exists=view.knows)
+        waits = Waits(view.is_there, notice_s=notice_s)
+        handle = BinderHandle(client, PatientWrites(writes, waits), clock, view.cache, claims, steps, waits)
+        reservations = GpuReservations(client, view, reserving, takes_all=takes_all, waiting=waits, reached=steps)
+        observer = Counting()
+        carrying_out = CarryingOut(
+            handle,
+            plugins,
+            reservations,
+            observer=observer,
+            waits=waits,
+            is_wanted=view.is_wanted,
+            limit_s=limit_s,
+            reached=steps,
+        )
+        reports = Reports(client, REQUESTS, view, speaker, clock=clock, chance=chance, observer=observer)
+        waits.noticed = reports.waits
+        reconciler = Reconciler(view, carrying_out, reports, clock)
+        rig = BinderRig(client, view, reconciler, reservations, waits, steps, told, observer)
+        for name in nodes:
+            await rig.make(NODES, node_tree(name))
+            await rig.hear(Node, name)
+        yield rig
+
+
+def on_rig(folder: Path, test: Callable[[BinderRig], Awaitable[None]], *plugins: Any, **options: Any) -> None:
+    """Run a test on one."""
+
+    async def run() -> None:
+        async with binder_rig(folder, *plugins, **options) as rig:
+            await test(rig)
+
+    asyncio.run(run())
+
+
+class Failing:
+    """A plugin that refuses."""
+
+    name = "failing"
+
+    async def pre_bind(self, *_: Any) -> None:
+        raise BayplanError("not now")
+
+
+class Noting:
+    """Notes its calls; raises what it is told to."""
+
+    def __init__(self, name: str = "noting", *faults: Exception, calls: list[str] | None = None) -> None:
+        self.name = name
+        self.faults = list(faults)
+        self.calls: list[str] = [] if calls is None else calls
+        self.seen: list[dict[str, str]] = []
+
+    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} pre_bind")
+        self.seen.append(bind_request.metadata.annotations)
+        state.kept[self.name] = len(self.calls)
+        if self.faults:
+            raise self.faults.pop(0)
+
+    async def post_bind(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} post_bind")
+        self.seen.append(bind_request.metadata.annotations)
+
+    async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: BindRequest, state: Any) -> None:
+        self.calls.append(f"{self.name} rollback {state.kept.get(self.name)}")
+        self.seen.append(bind_request.metadata.annotations)

@@ -1,0 +1,262 @@
+"""Volcano's controllers at work in one namespace of any API server, with kubelets and a stand-in for the scheduler.
+
+The stand-in lets every group in and binds every pod that has one to the next node, at once: what is tested with it are
+the controllers. A pod ends when a test says so, or by the kubelet's annotations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+
+from bayplan.client import CORE_EVENTS, MERGE_PATCH, Client, Informer, Resource, Selection, Target
+from bayplan.clock import SystemClock
+from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate
+from bayplan.controllers.core.api_types import PODS, SeenPod, Whole
+from bayplan.controllers.volcano import BATCH_CONTROLLER_NAMES, BatchControllers
+from bayplan.controllers.volcano.resources import POD_GROUPS, QUEUES, VC_JOBS
+from bayplan.errors import AlreadyExists, ApiError, NotFound
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.volcano.constants import GROUP_NAME
+from bayplan.objects.volcano.definitions import missing_definitions, volcano_definitions
+from support.harness.deadlines import DEADLINE_S, WHOLE_TEST_S
+
+Tree = dict[str, Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+_CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+
+
+def unhurried(test: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return asyncio.run(asyncio.wait_for(test(*args, **kwargs), WHOLE_TEST_S))
+
+    return run
+
+
+class Rig:
+    """One namespace, seen by the administrator."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def make(self, resource: Resource, tree: Tree) -> Tree:
+        space = self.namespace if resource.namespaced else ""
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind.name} if resource.kind is not None else {}
+        found: Tree = msgspec.json.decode(await self.client.create(resource, {**kind, **tree}, namespace=space))
+        return found
+
+    async def get(self, resource: Resource, name: str) -> Tree:
+        return await self.client.get_raw(resource, self.namespace if resource.namespaced else "", name)
+
+    async def list(self, resource: Resource) -> list[Tree]:
+        answer = await self.client.transport.request(
+            "GET", resource.path(self.namespace if resource.namespaced else "")
+        )
+        found: list[Tree] = msgspec.json.decode(answer.body)["items"]
+        return found
+
+    async def until(self, resource: Resource, name: str, so: Callable[[Tree], object]) -> Tree:
+        """The object when it is so."""
+        last: Tree = {}
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    with suppress(NotFound):
+                        last = await self.get(resource, name)
+                        if so(last):
+                            return last
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pods = {each["metadata"]["name"]: each["status"].get("phase") for each in await self.list(PODS)}
+            status = last.get("status")
+            raise AssertionError(f"{resource} {name} did not become so: {status}; pods {pods}") from None
+
+    async def gone(self, resource: Resource, name: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    found = await self.get(resource, name)
+                except NotFound:
+                    return
+                if found["metadata"].get("deletionTimestamp") and resource is not PODS:
+                    return  # who collects what it owns is somebody else
+                await asyncio.sleep(0.05)
+
+    async def job(self, name: str, phase: str) -> Tree:
+        """A job when it has come to a phase."""
+        return await self.until(VC_JOBS, name, lambda job: phase_of(job) == phase)
+
+    async def pods(self, so: Callable[[dict[str, Tree]], object]) -> dict[str, Tree]:
+        """The pods by name when they are so."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    found = {each["metadata"]["name"]: each for each in await self.list(PODS)}
+                    if so(found):
+                        return found
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            phases = {name: pod["status"].get("phase") for name, pod in found.items()}
+            raise AssertionError(f"the pods did not become so: {phases}") from None
+
+    async def running(self, *names: str) -> dict[str, Tree]:
+        """These pods when they run."""
+        return await self.pods(lambda pods: all(_phase(pods.get(name)) == "Running" for name in names))
+
+    async def end(self, name: str, *, exit_code: int = 0) -> None:
+        """A pod's only container exits."""
+        phase = "Failed" if exit_code else "Succeeded"
+        ended = {"terminated": {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed"}}
+        container = {
+            "name": "main",
+            "image": "busybox",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": ended,
+        }
+        status = {"phase": phase, "containerStatuses": [container]}
+        await self.client.patch(PODS, {"status": status}, namespace=self.namespace, name=name, subresource="status")
+
+    async def events(self, about: str, reason: str) -> list[str]:
+        """What was said of an object, once something was."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                notes = [
+                    each["message"]
+                    for each in await self.list(CORE_EVENTS)
+                    if each["involvedObject"]["name"] == about and each["reason"] == reason
+                ]
+                if notes:
+                    return notes
+                await asyncio.sleep(0.05)
+
+
+def phase_of(item: Tree) -> str:
+    return str(((item.get("status") or {}).get("state") or {}).get("phase") or "")
+
+
+def _phase(pod: Tree | None) -> str:
+    return str((pod or {}).get("status", {}).get("phase") or "")
+
+
+class StandIn:
+    """Lets groups in and binds pods of one namespace."""
+
+    def __init__(self, client: Client, namespace: str, nodes: Collection[str]) -> None:
+        self._client = client
+        self._nodes = itertools.cycle(nodes)
+        self._work: asyncio.Queue[KubeObject] = asyncio.Queue()
+        mine = Selection(namespace=namespace)
+        self._informers: list[Informer] = [
+            client.informer(resource, self._on_change, selection=mine) for resource in (POD_GROUPS, PODS)
+        ]
+
+    def _on_change(self, _: KubeObject | None, new: KubeObject | None) -> None:
+        if new is not None:
+            self._work.put_nowait(new)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for each in self._informers:
+                group.create_task(each.run())
+            group.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            item = await self._work.get()
+            try:
+                await self._one(item)
+            except NotFound:
+                continue
+            except ApiError as fault:
+                if fault.code != 409:
+                    self._work.put_nowait(item)
+                    await asyncio.sleep(0.05)
+
+    async def _one(self, item: KubeObject) -> None:
+        if isinstance(item, SeenPod):
+            waits = item.spec.scheduler_name == "volcano" and not item.spec.node_name and not item.terminating
+            if waits and GROUP_NAME in item.metadata.annotations:
+                await self._client.bind(item.namespace, item.name, next(self._nodes), uid=item.uid)
+        elif isinstance(item, Whole) and (item.status.get("phase") or "Pending") == "Pending":
+            patch = {"metadata": {"uid": item.uid}, "status": {"phase": "Inqueue"}}
+            await self._client.patch(POD_GROUPS, patch, namespace=item.namespace, name=item.name, kind=MERGE_PATCH)
+
+
+async def install(client: Client) -> None:
+    """Volcano's kinds, and wait until the server serves them."""
+    installed = []
+    for definition in volcano_definitions():
+        with suppress(NotFound):
+            installed.append(await client.get_raw(DEFINITIONS, "", definition["metadata"]["name"]))
+    for definition in missing_definitions(installed):
+        with suppress(AlreadyExists):
+            await client.create(DEFINITIONS, definition)
+    async with asyncio.timeout(DEADLINE_S):
+        for resource in (VC_JOBS, POD_GROUPS, QUEUES):
+            while True:
+                with suppress(NotFound):
+                    await client.transport.request("GET", resource.path())
+                    break
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def rig(
+    target: Target,
+    namespace: str,
+    *,
+    through: Target | None = None,
+    only: Collection[str] = BATCH_CONTROLLER_NAMES,
+    nodes: int = 2,
+    stand_in: bool = True,
+    workloads: Collection[str] = (),
+    labels: Mapping[str, str] | None = None,
+) -> AsyncIterator[Rig]:
+    """`through`: how the controllers reach the server, where that differs. `workloads`: which of Kubernetes' own
+    controllers run besides. `labels`: of the nodes."""
+    options: Tree = {"clock": SystemClock(), "qps": -1.0}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(target, chance=random.Random(0), **options))
+        working = await stack.enter_async_context(Client(through or target, chance=random.Random(0), **options))
+        await install(client)
+        with suppress(AlreadyExists):
+            await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+        controllers = BatchControllers(working, only=only)
+        template = {"metadata": {"name": f"{namespace[:40]}-node", "labels": dict(labels or {})}}
+        kubelet = FakeKubelet(
+            client, count=nodes, template=NodeTemplate({**template, "status": {"capacity": _CAPACITY}})
+        )
+        jobs = [controllers.run(), kubelet.run()]
+        if stand_in:
+            jobs.append(StandIn(client, namespace, list(kubelet.nodes.names)).run())
+        if workloads:
+            jobs.append(Controllers(working, only=workloads).run())
+        tasks = [asyncio.create_task(each) for each in jobs]
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await controllers.synced()
+                await kubelet.ready()
+            here = Rig(client, namespace)
+            await here.until(QUEUES, "default", lambda queue: queue.get("status", {}).get("state") == "Open")
+            yield here
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await kubelet.nodes.remove()

@@ -1,0 +1,246 @@
+"""What is wrong with a Job of batch.volcano.sh, and what it is filled up with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.admission.job_validation import (
+    flag,
+    job_faults,
+    job_queue_fault,
+    job_update_fault,
+)
+from bayplan.admission.volcano_defaults import with_job_defaults
+from support.builders.volcano_manifests import (
+    container,
+    job,
+    queue,
+    task,
+)
+
+VALID = (
+    "valid events are [* JobUpdated PodEvicted PodFailed PodPending TaskCompleted TaskFailed Unknown], valid actions "
+    "are [AbortJob CompleteJob RestartJob RestartPartition RestartPod RestartTask ResumeJob TerminateJob];"
+)
+TWO_TIERS = "must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology simultaneously"
+
+
+def policies(*given: dict[str, Any]) -> dict[str, Any]:
+    return with_job_defaults(job("a", policies=list(given)))
+
+
+def one(fault: str) -> str:
+    return f"1 error occurred:\n\t* {fault}\n\n {VALID}"
+
+
+def numa(cpu: str) -> dict[str, Any]:
+    each = task(topologyPolicy="best-effort")
+    each["template"]["spec"]["containers"] = [container(cpu)]
+    return job("a", each)
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        pytest.param(with_job_defaults(job("a", task("w", 2))), "", id="sound"),
+        pytest.param({"metadata": {"name": "a"}, "spec": {}}, "No task specified in job spec", id="no task"),
+        pytest.param(
+            job("a", task("w"), plugins={"mpi": ["--master=m"]}),
+            "The specified mpi master task was not found",
+            id="mpi without its master",
+        ),
+        pytest.param(
+            job("a", task("w", 2, minAvailable=3)),
+            " 'minAvailable' is greater than 'replicas' in task: w, job: a;",
+            id="more available than there are",
+        ),
+        pytest.param(job("a", task("w"), task("w")), " duplicated task name w;", id="two tasks of one name"),
+        pytest.param(
+            job("a", task("w"), minAvailable=2),
+            " job 'minAvailable' should not be greater than total replicas in tasks;",
+            id="more available than pods",
+        ),
+        pytest.param(job("a", plugins={"big": []}), " unable to find job plugin: big;", id="unknown plugin"),
+        pytest.param(job("a", volumes=[{}]), " mountPath is required;", id="a volume nowhere"),
+        pytest.param(
+            job("a", volumes=[{"mountPath": "/x", "volumeClaimName": "c"}] * 2),
+            " duplicated mountPath: /x;",
+            id="two volumes in one place",
+        ),
+        pytest.param(
+            job("a", volumes=[{"mountPath": "/x"}]),
+            " either VolumeClaim or VolumeClaimName must be specified;",
+            id="a volume of nothing",
+        ),
+        pytest.param(
+            job("a", task("x", dependsOn={"name": ["y"]}), task("y", dependsOn={"name": ["x"]})),
+            " job has dependencies between tasks, but doesn't form a directed acyclic graph(DAG);",
+            id="tasks that wait for each other",
+        ),
+        pytest.param(
+            job("a", networkTopology={"highestTierAllowed": 1, "highestTierName": "r"}), TWO_TIERS, id="tiers"
+        ),
+        pytest.param(
+            job("a", task("w", 3, partitionPolicy={"totalPartitions": 2, "partitionSize": 2})),
+            "'Replicas' are not equal to TotalPartitions*PartitionSize in task: w, job: a",
+            id="partitions of another size",
+        ),
+        pytest.param(
+            job(
+                "a",
+                task(
+                    "w",
+                    4,
+                    minAvailable=3,
+                    partitionPolicy={"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1},
+                ),
+            ),
+            "'MinAvailable' is not equal to MinPartitions*PartitionSize in task: w, job: a",
+            id="a part of a partition",
+        ),
+        pytest.param(numa("1500m"), "the cpu request isn't  an integer in spec.task[0] container[0].", id="half a CPU"),
+        pytest.param(numa("2"), "", id="whole CPUs"),
+        pytest.param(
+            policies({"event": "PodFailed", "exitCode": 3, "action": "AbortJob"}),
+            one("must not specify event and exitCode simultaneously"),
+            id="a policy for two things",
+        ),
+        pytest.param(
+            policies({"action": "AbortJob"}),
+            one("either event and exitCode should be specified"),
+            id="a policy for nothing",
+        ),
+        pytest.param(policies({"exitCode": 0, "action": "AbortJob"}), one("0 is not a valid error code"), id="exit 0"),
+        pytest.param(
+            policies({"exitCode": 3, "action": "AbortJob"}, {"exitCode": 3, "action": "RestartJob"}),
+            one("duplicate exitCode 3"),
+            id="one exit code twice",
+        ),
+        pytest.param(
+            policies({"event": "OutOfSync", "action": "AbortJob"}),
+            one('spec.policies: Invalid value: "OutOfSync": invalid policy event'),
+            id="an event from inside",
+        ),
+        pytest.param(
+            policies({"event": "PodFailed", "action": "SyncJob"}),
+            one('spec.policies: Invalid value: "SyncJob": invalid policy action'),
+            id="an action from inside",
+        ),
+        pytest.param(
+            policies({"event": "PodFailed", "action": "AbortJob"}, {"events": ["PodFailed"], "action": "RestartJob"}),
+            one("duplicate event PodFailed  across different policy"),
+            id="one event twice",
+        ),
+        pytest.param(
+            policies({"event": "*", "action": "AbortJob"}, {"event": "PodFailed", "action": "RestartJob"}),
+            one("if there's * here, no other policy should be here"),
+            id="everything and something",
+        ),
+    ],
+)
+def test_faults(given: dict[str, Any], fault: str) -> None:
+    assert job_faults(given) == fault
+
+
+def test_a_name_that_no_pod_can_have() -> None:
+    assert "create pod with name " in job_faults(job("a" * 60, task("worker")))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param("default", "", id="open"),
+        pytest.param(
+            "none", ' unable to find job queue: queue.scheduling.volcano.sh "none" not found;', id="not there"
+        ),
+        pytest.param(
+            "shut", " can only submit job to queue with state `Open`, queue `shut` status is `Closed`;", id="closed"
+        ),
+        pytest.param("root", " can not submit job to root queue;", id="root"),
+        pytest.param(
+            "dept", " can only submit job to leaf queue, queue `dept` has 1 child queues;", id="a queue of queues"
+        ),
+    ],
+)
+def test_which_queue_takes_a_job(name: str, fault: str) -> None:
+    queues = [queue("default"), queue("root"), queue("shut", state="Closed"), queue("dept"), queue("a", parent="dept")]
+    assert job_queue_fault(job("a", queue=name), {each["metadata"]["name"]: each for each in queues}) == fault
+
+
+def test_defaults() -> None:
+    filled = with_job_defaults(job("a", {"replicas": 2, "template": {"spec": {"hostNetwork": True}}}, task("w", 3)))
+    spec = filled["spec"]
+    assert (spec["queue"], spec["schedulerName"], spec["maxRetry"], spec["minAvailable"]) == (
+        "default",
+        "volcano",
+        3,
+        5,
+    )
+    first = spec["tasks"][0]
+    assert (first["name"], first["minAvailable"], first["maxRetry"]) == ("default0", 2, 3)
+    assert first["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+
+
+def test_defaults_of_partitions_and_plugins() -> None:
+    split = task("w", 4, partitionPolicy={"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1})
+    spec = with_job_defaults(job("a", split, plugins={"mpi": []}))["spec"]
+    assert spec["tasks"][0]["minAvailable"] == 2
+    assert spec["plugins"] == {"mpi": [], "svc": [], "ssh": []}
+
+
+def test_defaults_leave_what_is_given_and_the_original_alone() -> None:
+    given = job("a", task("w", 2, minAvailable=1, maxRetry=7), queue="q", schedulerName="s", maxRetry=5, minAvailable=1)
+    filled = with_job_defaults(given)
+    assert filled == given
+    assert filled is not given
+
+
+@pytest.mark.parametrize("spec", [None, "x", {"tasks": "x"}, {"tasks": ["x"]}], ids=repr)
+def test_defaults_leave_nonsense_to_the_schema(spec: Any) -> None:
+    filled = with_job_defaults({"metadata": {}, "spec": spec})
+    assert "metadata" in filled
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        pytest.param({"minAvailable": 1}, "", id="fewer available"),
+        pytest.param({"priorityClassName": "high"}, "", id="another priority"),
+        pytest.param({"minAvailable": 9}, "job 'minAvailable' must not be greater than total replicas", id="too many"),
+        pytest.param({"tasks": []}, "job 'minAvailable' must not be greater than total replicas", id="no tasks"),
+        pytest.param(
+            {"queue": "other"},
+            "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec` and "
+            "`PriorityClassName`",
+            id="another queue",
+        ),
+    ],
+)
+def test_changes(change: dict[str, Any], fault: str) -> None:
+    old = with_job_defaults(job("a", task("w", 2)))
+    assert job_update_fault(old, {**old, "spec": {**old["spec"], **change}}) == fault
+
+
+def test_a_task_may_grow_but_none_may_come() -> None:
+    old = with_job_defaults(job("a", task("w", 2)))
+    grown = with_job_defaults(job("a", task("w", 5)))
+    assert job_update_fault(old, grown) == ""
+    more = with_job_defaults(job("a", task("w", 2), task("x")))
+    assert job_update_fault(old, more) == "job updates may not add or remove tasks"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["--port=22"], "22"),
+        (["-port=22"], "22"),
+        (["--port", "22"], "22"),
+        (["--other=1"], "0"),
+        (None, "0"),
+        (["--port"], "true"),
+    ],
+)
+def test_flags_of_plugins(arguments: list[str] | None, value: str) -> None:
+    assert flag(arguments, "port", "0") == value

@@ -1,0 +1,244 @@
+"""Pod groups, flows, cron jobs, hypernodes and pods: what is wrong with them, and which door says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bayplan.admission.volcano_defaults import with_pod_group_defaults
+from bayplan.admission.volcano_kinds_validation import (
+    cron_job_fault,
+    hyper_node_fault,
+    job_flow_fault,
+    pod_fault,
+    pod_group_fault,
+)
+from bayplan.admission.webhooks import (
+    DOORS,
+    USUAL_DOORS,
+    AdmissionSettings,
+    Door,
+    Request,
+    ResourceGroup,
+    doors_for,
+    json_patch,
+    passed,
+)
+from support.builders.volcano_manifests import job, queue
+
+Tree = dict[str, Any]
+QUEUES = {"default": queue("default"), "shut": queue("shut", state="Closed")}
+
+
+class Around:
+    def queues(self) -> Mapping[str, Tree]:
+        return QUEUES
+
+    def namespace(self, name: str) -> Tree | None:
+        return {"metadata": {"name": name, "annotations": {"scheduling.volcano.sh/queue-name": f"of-{name}"}}}
+
+    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
+        return []
+
+
+def ask(
+    path: str, item: Tree, *, old: Tree | None = None, settings: AdmissionSettings | None = None
+) -> tuple[Tree, str]:
+    (door,) = doors_for([path])
+    operation = "CREATE" if old is None else "UPDATE"
+    return passed(door, Request(operation, item, old, "x", Around(), settings or AdmissionSettings()))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ({"queue": "default"}, ""),
+        ({}, ""),
+        ({"queue": "none"}, 'unable to find queue: queue.scheduling.volcano.sh "none" not found'),
+        (
+            {"queue": "shut"},
+            "can only submit PodGroup to queue with state `Open`, queue `shut` status is `Closed`. ",
+        ),
+        (
+            {"subGroupPolicy": [{"name": "s", "networkTopology": {"highestTierAllowed": 1, "highestTierName": "r"}}]},
+            (
+                "in subGroupPolicy 's': must not specify 'highestTierAllowed' and 'highestTierName' in networkTopology "
+                "simultaneously."
+            ),
+        ),
+    ],
+)
+def test_pod_groups(spec: Tree, fault: str) -> None:
+    assert pod_group_fault({"spec": spec}, QUEUES) == fault
+
+
+def test_a_namespace_may_have_a_queue() -> None:
+    assert with_pod_group_defaults({"spec": {"queue": "default"}}, "team")["spec"]["queue"] == "team"
+    assert with_pod_group_defaults({"spec": {"queue": "mine"}}, "team")["spec"]["queue"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "fault"),
+    [
+        ({"volcano.sh/jdb-min-available": "2"}, ""),
+        ({"volcano.sh/jdb-min-available": "50%"}, ""),
+        (
+            {"volcano.sh/jdb-min-available": "0"},
+            'invalid value <"0"> for volcano.sh/jdb-min-available, it must be a positive integer',
+        ),
+        (
+            {"volcano.sh/jdb-max-unavailable": "100%"},
+            (
+                'invalid value <"100%"> for volcano.sh/jdb-max-unavailable, it must be a valid percentage which '
+                "between 1% ~ 99%"
+            ),
+        ),
+        (
+            {"volcano.sh/jdb-min-available": "1", "volcano.sh/jdb-max-unavailable": "1"},
+            (
+                "not allow configure multiple annotations <[volcano.sh/jdb-min-available "
+                "volcano.sh/jdb-max-unavailable]> at same time"
+            ),
+        ),
+    ],
+)
+def test_pods(annotations: Tree, fault: str) -> None:
+    pod = {"metadata": {"annotations": annotations}, "spec": {"schedulerName": "volcano"}}
+    assert pod_fault(pod, ("volcano",)) == fault
+    assert pod_fault(pod, ("other",)) == ""
+
+
+def flow(**needs: list[str]) -> Tree:
+    flows = [
+        {"name": name, **({"dependsOn": {"targets": targets}} if targets else {})} for name, targets in needs.items()
+    ]
+    return {"spec": {"flows": flows}}
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (flow(a=[], b=["a"], c=["a", "b"]), ""),
+        (flow(a=["b"], b=["a"]), "jobflow Flow is not DAG"),
+        (flow(a=["x"]), "jobflow Flow is not DAG: vertex is not defined: x"),
+    ],
+)
+def test_flows(given: Tree, fault: str) -> None:
+    assert job_flow_fault(given) == fault
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "fault"),
+    [
+        ("a", {"schedule": "*/5 * * * *", "timeZone": "Europe/Berlin"}, ""),
+        ("a", {"schedule": "@every 1m"}, ""),
+        ("a", {}, " schedule is required, but got empty"),
+        ("a", {"schedule": "* * *"}, "schedule is not a valid cron expression"),
+        (
+            "a",
+            {"schedule": "TZ=UTC 0 20 * * *"},
+            " schedule should not contain TZ or CRON_TZ, TZ should only be set in the timeZone field",
+        ),
+        ("a", {"schedule": "@daily", "timeZone": ""}, " timeZone must be nil or non-empty string, got empty string"),
+        ("a", {"schedule": "@daily", "timeZone": "Mars/Here"}, " invalid timeZone"),
+        (
+            "a" * 53,
+            {"schedule": "@daily"},
+            "cronJob name must be no more than 52 characters to accommodate job name suffix (max 63 total)",
+        ),
+    ],
+)
+def test_cron_jobs(name: str, spec: Tree, fault: str) -> None:
+    assert cron_job_fault({"metadata": {"name": name}, "spec": spec}) == fault
+
+
+def test_hypernodes() -> None:
+    members = [{"type": "Node", "selector": {"regexMatch": {"pattern": "a(b"}}}]
+    fault = hyper_node_fault({"spec": {"members": members}})
+    assert fault.startswith('spec.members.selector.regexMatch.pattern: Invalid value: "a(b": member regexMatch pattern')
+    assert hyper_node_fault({"spec": {}}) == "spec.members: Invalid value: []: member must have at least one member"
+    assert hyper_node_fault({"spec": {"members": [{"selector": {"exactMatch": {"name": "n"}}}]}}) == ""
+
+
+# Doors.
+
+
+def test_a_job_is_filled_up_by_one_door_and_judged_by_the_next() -> None:
+    filled, fault = ask("/jobs/mutate", job("a"))
+    assert (filled["spec"]["queue"], fault) == ("default", "")
+    assert ask("/jobs/validate", filled) == (filled, "")
+    assert ask("/jobs/validate", {**filled, "spec": {**filled["spec"], "queue": "shut"}})[1] == (
+        "can only submit job to queue with state `Open`, queue `shut` status is `Closed`;"
+    )
+
+
+def test_a_pod_is_gated_and_put_into_its_resource_group() -> None:
+    group = ResourceGroup.parse(
+        {
+            "resourceGroup": "gpu",
+            "object": {"key": "namespace", "value": ["ml"]},
+            "schedulerName": "volcano",
+            "labels": {"pool": "gpu"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "affinity": '{"nodeAffinity": {}}',
+        }
+    )
+    annotations = {"scheduling.volcano.sh/queue-allocation-gate": "true"}
+    pod = {"metadata": {"namespace": "ml", "annotations": annotations}, "spec": {"nodeSelector": {"zone": "a"}}}
+    settings = AdmissionSettings(resource_groups=(group,), gates=True)
+    spec = ask("/pods/mutate", pod, settings=settings)[0]["spec"]
+    assert spec == {
+        "nodeSelector": {"zone": "a", "pool": "gpu"},
+        "schedulingGates": [{"name": "scheduling.volcano.sh/queue-allocation-gate"}],
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "schedulerName": "volcano",
+    }
+    assert ask("/pods/mutate", {"metadata": {"namespace": "web"}, "spec": {}}, settings=settings)[0]["spec"] == {}
+
+
+def test_nobody_is_gated_unless_the_cluster_has_chosen_so() -> None:
+    pod = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-allocation-gate": "true"}}, "spec": {}}
+    assert ask("/pods/mutate", pod)[0]["spec"] == {}
+
+
+def test_resource_groups_by_annotation() -> None:
+    named = ResourceGroup.parse({"resourceGroup": "gpu"})
+    written = ResourceGroup.parse({"object": {"key": "annotation", "value": ['team: "ml"']}})
+    assert named.has({"metadata": {"annotations": {"volcano.sh/resource-group": "gpu"}}})
+    assert written.has({"metadata": {"annotations": {"team": "ml"}}})
+    assert not written.has({"metadata": {"annotations": {"team": "web"}}})
+
+
+def test_a_pod_group_gets_the_queue_of_its_namespace() -> None:
+    group = {"metadata": {"namespace": "ml"}, "spec": {"queue": "default"}}
+    assert ask("/podgroups/mutate", group)[0]["spec"]["queue"] == "of-ml"
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.path)
+@pytest.mark.parametrize(
+    "item", [{"metadata": [], "spec": []}, {"spec": {"tasks": 3, "members": 3, "flows": 3}}], ids=repr
+)
+def test_nonsense_is_refused_or_left_and_never_a_traceback(door: Door, item: Tree) -> None:
+    left, fault = passed(door, Request("CREATE", item, None, "x", Around(), AdmissionSettings()))
+    assert left is not None
+    assert "Traceback" not in fault
+
+
+def test_the_usual_doors_are_doors() -> None:
+    assert {door.path for door in doors_for(USUAL_DOORS)} == set(USUAL_DOORS)
+    with pytest.raises(KeyError, match="/nowhere"):
+        doors_for(["/nowhere"])
+
+
+def test_a_patch_says_the_difference() -> None:
+    old = {"spec": {"a": 1, "gone": 2, "list": [1]}, "metadata": {"annotations": {"x/y": "1"}}}
+    new = {"spec": {"a": 1, "list": [1, 2], "b~c": 3}, "metadata": {"annotations": {"x/y": "2"}}}
+    assert list(json_patch(old, new)) == [
+        {"op": "remove", "path": "/spec/gone"},
+        {"op": "replace", "path": "/spec/list", "value": [1, 2]},
+        {"op": "add", "path": "/spec/b~0c", "value": 3},
+        {"op": "replace", "path": "/metadata/annotations/x~1y", "value": "2"},
+    ]

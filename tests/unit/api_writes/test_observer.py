@@ -1,0 +1,170 @@
+"""Every attempt is seen at the points that it passed, as kube-scheduler's are: alone or by what others know."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bayplan.app import configured, filled_cache, known_plugins
+from bayplan.clock import ManualClock
+from bayplan.framework import Cycle, NodeTable, NodeView, Rejection, Status, error, row_alone, unschedulable
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import convert
+from bayplan.scheduler.engine import PodEngine
+from bayplan.telemetry.plugin_timings import PointTimings
+from support.builders.framework import make_node, make_pod
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- percentageOfNodesToScore: {share}
+  plugins: {{multiPoint: {{enabled: [{enabled}]}}}}
+"""
+DEFAULT = "default-scheduler"
+GOOD = "Success"
+LOOKED = {("PreFilter", GOOD): 1, ("Filter", GOOD): 1}
+CHOSEN = {**LOOKED, ("PreScore", GOOD): 1, ("Score", GOOD): 1}
+POINTS = ("PreFilter", "Filter", "PreScore", "Score")
+
+
+class FailsHere:
+    """Breaks about pods that are called so."""
+
+    name = "FailsHere"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.metadata.labels.get("breaks")
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        if cycle.pod.metadata.labels.get("breaks") == "filter":
+            yield Rejection.broken(nodes, "no")
+
+    def pre_filter(self, cycle: Cycle) -> Status | None:
+        return error("no") if cycle.pod.metadata.labels.get("breaks") == "preFilter" else None
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return error("no") if cycle.pod.metadata.labels.get("breaks") == "preScore" else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> Any:
+        if cycle.pod.metadata.labels.get("breaks") == "score":
+            raise RuntimeError("no")
+        return np.zeros(len(nodes), dtype=np.int64)
+
+
+class Walks:
+    """Answers for one node, so that a sample is looked for in steps; keeps pods from the first nodes."""
+
+    name = "Walks"
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+        return unschedulable("early") if int(node.name[1:]) < 300 else None
+
+
+def engine(*plugins: type[Any], nodes: int = 4, share: bool = True, percentage: str = "100") -> PodEngine:
+    registry = known_plugins().with_plugins(*plugins)
+    config = CONFIG.format(enabled=", ".join(f"{{name: {plugin.name}}}" for plugin in plugins), share=percentage)
+    cache = filled_cache([make_node(f"n{number}", cpu="8") for number in range(nodes)])
+    given = configured(config, registry)
+    return PodEngine(given, registry, cache, clock=ManualClock(), chance=random.Random(0), share=share)
+
+
+def points(of: PodEngine) -> PointTimings:
+    return of.timings.points(DEFAULT)
+
+
+def seen(of: PodEngine) -> Counter[tuple[str, str]]:
+    """Observations by point and status, of the points before a node is chosen."""
+    found = {(point, status): spread.count for point, status, spread in points(of).spreads() if point in POINTS}
+    return Counter(found)
+
+
+def pod(name: str, **spec: Any) -> Pod:
+    labels = spec.pop("labels", {})
+    metadata = {"name": name, "namespace": "default", "uid": name, "labels": labels}
+    spec.setdefault("containers", [{"name": "c", "resources": {"requests": {"cpu": spec.pop("cpu", "100m")}}}])
+    return convert({"metadata": metadata, "spec": spec}, Pod)
+
+
+def named(node: str) -> dict[str, Any]:
+    """An affinity to one node by its name, which PreFilter narrows to."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({}, CHOSEN, id="placed"),
+        pytest.param({"cpu": "99"}, LOOKED, id="refused by a filter"),
+        pytest.param({"nodeSelector": {"disk": "none"}}, LOOKED, id="selected nothing"),
+        pytest.param(named("n1"), LOOKED, id="one node by name"),
+        pytest.param(named("gone"), LOOKED, id="no node of this name"),
+        pytest.param(
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]},
+            {("PreFilter", "UnschedulableAndUnresolvable"): 1},
+            id="refused by PreFilter",
+        ),
+        pytest.param({"labels": {"breaks": "preFilter"}}, {("PreFilter", "Error"): 1}, id="PreFilter breaks"),
+        pytest.param(
+            {"labels": {"breaks": "filter"}}, {("PreFilter", GOOD): 1, ("Filter", "Error"): 1}, id="Filter breaks"
+        ),
+        pytest.param({"labels": {"breaks": "preScore"}}, {**LOOKED, ("PreScore", "Error"): 1}, id="PreScore breaks"),
+        pytest.param(
+            {"labels": {"breaks": "score"}}, {**LOOKED, ("PreScore", GOOD): 1, ("Score", "Error"): 1}, id="Score breaks"
+        ),
+    ],
+)
+def test_an_attempt_is_observed_once_at_each_point_with_its_answer(
+    spec: dict[str, Any], expected: dict[tuple[str, str], int], *, share: bool
+) -> None:
+    on = engine(FailsHere, share=share)
+    for number in range(4):  # on its own, to be kept, then by what is kept
+        before = seen(on)
+        on.place(pod(f"p{number}", **spec))
+        assert seen(on) - before == expected, number
+
+
+def test_a_single_node_that_fits_is_not_scored() -> None:
+    on = engine(nodes=1)
+    for number in range(3):
+        on.place(pod(f"p{number}"))
+    assert seen(on) == dict.fromkeys(LOOKED, 3)
+
+
+def test_without_nodes_nothing_is_asked() -> None:
+    on = engine(nodes=0)
+    on.place(pod("p"))
+    assert seen(on) == {}
+
+
+def test_a_search_in_steps_counts_once() -> None:
+    on = engine(Walks, nodes=400, percentage="5")
+    assert on.place(make_pod("p")).node is not None
+    assert seen(on) == CHOSEN
+
+
+def test_a_hint_is_used_by_who_is_placed_by_what_others_found() -> None:
+    on = engine(nodes=2)
+    for number in range(5):
+        assert on.place(pod(f"p{number}")).node is not None
+    assert points(on).look_ups(found=True).count == 3, "one on its own, one to be kept"
+    assert points(on).look_ups(found=False).count == 2
+
+
+def test_nobody_is_hinted_at_a_node_where_none_fits_or_none_is_looked_for() -> None:
+    on = engine()
+    for number in range(4):
+        assert on.place(pod(f"p{number}", cpu="99")).node is None
+    assert points(on).look_ups(found=True).count == 0
+    assert points(on).look_ups(found=False).count == 4
+    on.place(pod("q", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}]))
+    assert points(on).look_ups(found=False).count == 4, "PreFilter has rejected it"

@@ -1,0 +1,68 @@
+"""The past of one kind: bounded, replayed in order, heard of by those who listen."""
+
+from __future__ import annotations
+
+from bayplan.apiserver.storage.stored_objects import entry_of
+from bayplan.apiserver.storage.watch_cache import Change, Ring
+
+
+def change(version: int, size: int = 0) -> Change:
+    entry = entry_of({"metadata": {"name": f"o{version}"}, "data": "x" * size}, version)
+    return Change("ADDED", version, entry, None)
+
+
+def kept(ring: Ring, version: int = 0) -> list[int]:
+    return [each.version for each in ring.after(version)]
+
+
+def test_it_replays_what_came_after_a_version() -> None:
+    ring = Ring()
+    for version in (3, 5, 9):
+        ring.append(change(version))
+    assert kept(ring) == [3, 5, 9]
+    assert kept(ring, 5) == [9]
+    assert kept(ring, 9) == []
+
+
+def test_it_forgets_the_oldest_by_count() -> None:
+    ring = Ring(most_events=2)
+    for version in (3, 5, 9):
+        ring.append(change(version))
+    assert (kept(ring, 3), ring.forgotten) == ([5, 9], 3)
+
+
+def test_it_forgets_the_oldest_by_size() -> None:
+    ring = Ring(most_bytes=1500)
+    for version in (3, 5, 9):
+        ring.append(change(version, size=600))
+    assert (kept(ring, 3), ring.forgotten) == ([5, 9], 3)
+
+
+def test_forgetting_on_purpose() -> None:
+    ring = Ring()
+    ring.append(change(3))
+    ring.forget(7)
+    assert (kept(ring, 7), ring.forgotten) == ([], 7)
+
+
+def test_a_line_is_made_once_for_all_who_listen() -> None:
+    ring = Ring()
+    made: list[int] = []
+
+    def make() -> bytes:
+        made.append(1)
+        return b"line"
+
+    for _ in range(3):
+        ring.listen(lambda each, got=[]: got.append(each.line("form", make)))  # type: ignore[misc]
+    ring.append(change(1))
+    assert len(made) == 1
+
+
+def test_who_left_hears_no_more() -> None:
+    ring = Ring()
+    heard: list[Change] = []
+    ring.listen(heard.append)
+    ring.leave(heard.append)
+    ring.append(change(1))
+    assert heard == []

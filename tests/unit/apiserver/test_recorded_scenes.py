@@ -1,0 +1,41 @@
+"""Does the embedded cluster answer what a real one answered, scene by scene? Recorded by record_scenes.py."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fakes.http_server import on_loop
+from support.harness.embedded_cluster import served
+from unit.apiserver.record_scenes import (
+    RECORDING,
+    Step,
+    body_of,
+    comparable,
+    content_of,
+    path_of,
+    scenes,
+)
+
+_RECORDED: dict[str, list[Any]] = json.loads(lzma.decompress(RECORDING.read_bytes()))
+
+
+@pytest.mark.parametrize("scene", _RECORDED)
+def test_a_scene_ends_as_with_a_real_server(scene: str, tmp_path: Path) -> None:
+    @on_loop
+    async def play() -> None:
+        async with served(tmp_path) as cluster:
+            for step, expected in zip(scenes()[scene], _RECORDED[scene], strict=True):
+                content = {"Content_Type": content_of(step)} if body_of(step) is not None else {}
+                answer = await cluster.ask(step[0], path_of(step), body_of(step), **content)
+                assert comparable(answer.text) == expected, _shown(step)
+
+    play()
+
+
+def _shown(step: Step) -> str:
+    return f"{step[0]} {step[1]} {body_of(step)}"

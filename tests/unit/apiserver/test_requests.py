@@ -1,0 +1,120 @@
+"""Paths, verbs, forms of answers, and events under both of their names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.content_negotiation import Wanted, wanted
+from bayplan.apiserver.requests import ResourcePath, resource_path, verb_of
+from bayplan.apiserver.resources.kinds import BUILT_IN, Resources, version_rank
+from bayplan.apiserver.storage import version_conversion
+from support.harness.apiserver_store import World
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        pytest.param("/api/v1/pods", ResourcePath("", "v1", "pods"), id="all namespaces"),
+        pytest.param("/api/v1/namespaces/a/pods", ResourcePath("", "v1", "pods", "a"), id="one namespace"),
+        pytest.param("/api/v1/namespaces/a/pods/p", ResourcePath("", "v1", "pods", "a", "p"), id="one object"),
+        pytest.param("/api/v1/namespaces/a/pods/p/log", ResourcePath("", "v1", "pods", "a", "p", "log"), id="a part"),
+        pytest.param("/api/v1/namespaces/a", ResourcePath("", "v1", "namespaces", "", "a"), id="a namespace"),
+        pytest.param(
+            "/api/v1/namespaces/a/status", ResourcePath("", "v1", "namespaces", "", "a", "status"), id="its status"
+        ),
+        pytest.param("/apis/apps/v1/deployments", ResourcePath("apps", "v1", "deployments"), id="a group"),
+        pytest.param("/api/v1/nodes/a%2Fb", ResourcePath("", "v1", "nodes", "", "a/b"), id="escaped"),
+        pytest.param("/apis/apps/v1", None, id="discovery"),
+        pytest.param("/version", None, id="something else"),
+    ],
+)
+def test_paths(path: str, expected: ResourcePath | None) -> None:
+    assert resource_path(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "query", "verb"),
+    [
+        pytest.param("GET", "", {}, "list", id="list"),
+        pytest.param("GET", "", {"watch": "1"}, "watch", id="watch"),
+        pytest.param("GET", "", {"watch": "false"}, "list", id="no watch"),
+        pytest.param("GET", "p", {"watch": "true"}, "get", id="one object is not watched"),
+        pytest.param("DELETE", "", {}, "deletecollection", id="all of them"),
+        pytest.param("DELETE", "p", {}, "delete", id="one of them"),
+    ],
+)
+def test_verbs(method: str, name: str, query: dict[str, str], verb: str) -> None:
+    assert verb_of(method, ResourcePath("", "v1", "pods", "a", name), query) == verb
+
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        pytest.param("", Wanted(), id="nothing said"),
+        pytest.param("*/*", Wanted(), id="anything"),
+        pytest.param("application/vnd.kubernetes.protobuf,application/json", Wanted(), id="protobuf, or JSON"),
+        pytest.param("application/yaml", Wanted(yaml=True), id="YAML"),
+        pytest.param(f"{TABLE},application/json", Wanted(shape="Table"), id="a table"),
+        pytest.param("application/json;as=Table;v=v9;g=meta.k8s.io,application/json", Wanted(), id="a future table"),
+        pytest.param("application/yaml;q=0.1,application/json", Wanted(), id="weights"),
+    ],
+)
+def test_forms(accept: str, expected: Wanted) -> None:
+    assert wanted(accept) == expected
+
+
+def test_a_form_that_nobody_has() -> None:
+    with pytest.raises(Refusal) as caught:
+        wanted("application/vnd.kubernetes.protobuf")
+    assert caught.value.code == 406
+
+
+def test_versions_are_ranked_as_kubernetes_ranks_them() -> None:
+    order = ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10"]
+    mixed = [*order[5:], *order[:5]]
+    assert sorted(mixed, key=version_rank) == order
+
+
+def test_kinds_that_come_change_the_version_and_go_again() -> None:
+    resources = Resources()
+    before = resources.version
+    mine = BUILT_IN[1].__class__("ex.io", "v1", "Thing", "things", "thing", definition={"name": "v1"})
+    resources.define("things.ex.io", [mine])
+    assert resources.version == before + 1
+    assert resources.find("ex.io", "v1", "things") is mine
+    resources.define("things.ex.io", [mine])
+    assert resources.version == before + 1  # nothing new
+    resources.forget("things.ex.io")
+    assert resources.find("ex.io", "v1", "things") is None
+
+
+def test_an_event_has_two_names_for_everything() -> None:
+    world = World()
+    event: dict[str, Any] = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "action": "Binding",
+        "reason": "Scheduled",
+        "type": "Normal",
+        "note": "hello",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "reportingController": "c",
+        "reportingInstance": "i",
+    }
+    entry = world.create(event).entry
+    assert entry is not None
+    core = json.loads(version_conversion.whole(world.kind("Event"), entry))
+    assert (core["message"], core["involvedObject"]["name"], core["reportingComponent"]) == ("hello", "p", "c")
+    assert (core["source"], core["firstTimestamp"], core["apiVersion"]) == ({}, None, "v1")
+    other = json.loads(version_conversion.whole(world.kind("Event", "events.k8s.io"), entry))
+    assert (other["note"], other["regarding"]["name"], other["deprecatedSource"]) == ("hello", "p", {})
+    assert "message" not in other

@@ -1,0 +1,422 @@
+"""Small parts of the API server: cells, selection by field, identity, deletions, roles, history."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from bayplan.apiserver.api_errors import Refusal
+from bayplan.apiserver.auth.rbac import Attributes, Roles
+from bayplan.apiserver.requests import User
+from bayplan.apiserver.resources.kinds import BUILT_IN, Resource
+from bayplan.apiserver.resources.lookup import built_in
+from bayplan.apiserver.storage.reader import ListOptions, Reader
+from bayplan.apiserver.storage.selection_predicate import extractor, selection
+from bayplan.apiserver.storage.store import Store
+from bayplan.apiserver.storage.stored_objects import entry_of
+from bayplan.apiserver.storage.watch_cache import Change, Ring
+from bayplan.apiserver.tables import ages, cell_text
+from bayplan.apiserver.tables.custom_resources import NOTHING, value_at
+from bayplan.apiserver.writes.deletion import DeleteOptions
+from bayplan.apiserver.writes.metadata import (
+    begin,
+    generated,
+    go_on,
+    new_uid,
+    settle_name,
+    settle_namespace,
+    timestamp,
+)
+from support.harness.apiserver_store import ADMIN, World, config_map
+
+Tree = dict[str, Any]
+MINUTE, HOUR, DAY = 60, 3600, 86400
+YEAR = 365 * DAY
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+# Cells.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-2, "<invalid>"),
+        (-1, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (121, "2m1s"),
+        (10 * MINUTE - 1, "9m59s"),
+        (10 * MINUTE, "10m"),
+        (3 * HOUR - 1, "179m"),
+        (3 * HOUR, "3h"),
+        (3 * HOUR + MINUTE, "3h1m"),
+        (8 * HOUR - 1, "7h59m"),
+        (8 * HOUR, "8h"),
+        (48 * HOUR - 1, "47h"),
+        (48 * HOUR, "2d"),
+        (49 * HOUR, "2d1h"),
+        (8 * DAY - 1, "7d23h"),
+        (8 * DAY, "8d"),
+        (2 * YEAR - 1, "729d"),
+        (2 * YEAR, "2y"),
+        (2 * YEAR + DAY, "2y1d"),
+        (8 * YEAR - 1, "7y364d"),
+        (8 * YEAR, "8y"),
+    ],
+)
+def test_an_age_is_coarser_the_longer_it_is(seconds: int, text: str) -> None:
+    assert ages.age_of(timedelta(seconds=seconds)) == text
+
+
+def test_an_object_without_a_time_has_no_age() -> None:
+    assert ages.age(NOW, None) == "<unknown>"
+    assert ages.age(NOW, "2025-12-31T23:59:00Z") == "60s"
+
+
+@pytest.mark.parametrize(
+    ("items", "limit", "total", "text"),
+    [
+        ([], 2, None, "<unset>"),
+        (["a", "b"], 2, None, "a,b"),
+        (["a", "b", "c"], 2, None, "a,b + 1 more..."),
+        (["a", "b"], 2, 5, "a,b + 3 more..."),
+    ],
+)
+def test_a_list_is_cut_at_its_limit(items: list[str], limit: int, total: int | None, text: str) -> None:
+    assert cell_text.listed(items, limit, total=total) == text
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        (None, "<none>"),
+        ({"matchLabels": {"b": "2", "a": "1"}}, "a=1,b=2"),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["y", "x"]}]}, "a in (x,y)"),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["x"]}]}, "a notin (x)"),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, "a"),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, "!a"),
+    ],
+)
+def test_a_selector_in_a_cell(selector: Tree | None, text: str) -> None:
+    assert cell_text.selector_cell(selector) == text
+
+
+ITEM = {"spec": {"list": [{"n": "a", "v": 1}, {"n": "b", "v": 2}], "none": None, "map": {"x": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (".spec.list[0].n", "a"),
+        (".spec.list[1].n", "b"),
+        (".spec.list[2].n", NOTHING),
+        (".spec.list[-1].n", "b"),
+        (".spec.list[-2].n", "a"),
+        (".spec.list[-3].n", NOTHING),
+        (".spec.list[*].v", 1),
+        (".spec.map[*]", 1),
+        ('.spec.list[?(@.n=="b")].v', 2),
+        ('.spec.list[?(@.n!="a")].v', 2),
+        ('.spec.list[?(@.n=="c")].v', NOTHING),
+        (".spec.none", None),
+        (".spec.list.n", NOTHING),
+        (".spec['map'].x", 1),
+    ],
+)
+def test_a_path_of_a_printer_column(path: str, value: Any) -> None:
+    assert value_at(path, ITEM) == value
+
+
+# Selection by field.
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "tree", "field", "value"),
+    [
+        ("Pod", "", {"spec": {"nodeName": "n"}}, "spec.nodeName", "n"),
+        ("Pod", "", {"spec": {}}, "spec.hostNetwork", "false"),
+        ("Pod", "", {"spec": {"hostNetwork": True}}, "spec.hostNetwork", "true"),
+        ("Pod", "", {"status": {"podIP": "1.2.3.4"}}, "status.podIPs", "1.2.3.4"),
+        ("Node", "", {}, "spec.unschedulable", "false"),
+        ("Job", "batch", {"status": {"succeeded": 2}}, "status.successful", "2"),
+        ("Job", "batch", {}, "status.successful", "0"),
+        ("ReplicationController", "", {"status": {"replicas": 3}}, "status.replicas", "3"),
+        ("Secret", "", {"type": "Opaque"}, "type", "Opaque"),
+        ("Event", "", {"source": {"component": "c"}}, "source", "c"),
+        ("Event", "", {"involvedObject": {"name": "p"}}, "involvedObject.name", "p"),
+        ("Event", "", {}, "involvedObject.name", ""),
+        ("Event", "events.k8s.io", {"involvedObject": {"name": "p"}}, "regarding.name", "p"),
+    ],
+)
+def test_an_object_is_selected_by_a_field_of_its_kind(
+    kind: str, group: str, tree: Tree, field: str, value: str
+) -> None:
+    resource = built_in(kind, group)
+    tree = {"metadata": {"name": "a", "namespace": "n"}, **tree}
+    entry = entry_of(tree, 1, extractor(resource))
+    assert selection(resource, "", "", f"{field}={value}").matches(entry)
+    assert not selection(resource, "", "", f"{field}!={value}").matches(entry)
+    assert not selection(resource, "", "", f"{field}={value}x").matches(entry)
+    assert selection(resource, "n", "", "metadata.namespace=n").matches(entry)
+    assert not selection(resource, "m", "", "metadata.name=a").matches(entry)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "words"),
+    [
+        ("Job", "batch", 'field label "spec.x" not supported for Job'),
+        ("CronJob", "batch", '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"'),
+        (
+            "ResourceSlice",
+            "resource.k8s.io",
+            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: spec.x",
+        ),
+        ("Pod", "", "field label not supported: spec.x"),
+        ("Event", "events.k8s.io", "field label not supported: spec.x"),
+    ],
+)
+def test_a_field_that_is_no_selector_is_refused_in_the_words_of_its_kind(kind: str, group: str, words: str) -> None:
+    with pytest.raises(Refusal) as raised:
+        selection(built_in(kind, group), "", "", "spec.x=1")
+    assert (raised.value.code, raised.value.message) == (400, words)
+
+
+def test_a_selection_of_one_name() -> None:
+    found = selection(built_in("Pod"), "n", "", "metadata.name=a")
+    assert (found.name, found.everything) == ("a", False)
+    assert selection(built_in("Pod"), "n", "", "metadata.name!=a").name is None
+    assert selection(built_in("Pod"), "n", "", "").everything
+
+
+# Lists.
+
+
+@pytest.mark.parametrize(
+    ("limit", "names", "rest"), [(0, "abc", None), (2, "ab", 1), (3, "abc", None), (4, "abc", None)]
+)
+def test_a_page_tells_how_many_follow(limit: int, names: str, rest: int | None) -> None:
+    world = World()
+    for name in "abc":
+        world.create(config_map(name))
+    reader = Reader(world.kind("ConfigMap"), world.place("ConfigMap"))
+    found, metadata = reader.page("default", ListOptions.of({"limit": str(limit)}), world.store.version)
+    assert "".join(each.name for each in found) == names
+    assert metadata.get("remainingItemCount") == rest
+    assert ("continue" in metadata) == (rest is not None)
+
+
+@pytest.mark.parametrize("limit", [str(1 << 63), str(-(1 << 63) - 1)])
+def test_a_limit_of_more_than_64_bits_is_refused(limit: str) -> None:
+    with pytest.raises(Refusal, match="value out of range"):
+        ListOptions.of({"limit": limit})
+    assert ListOptions.of({"limit": str((1 << 63) - 1)}).limit == (1 << 63) - 1
+    assert ListOptions.of({"limit": str(-(1 << 63))}).limit <= 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"resourceVersionMatch": "NotOlderThan"}, "is forbidden for watch unless sendInitialEvents is provided"),
+        ({"sendInitialEvents": "1", "resourceVersionMatch": "Exact"}, "Unsupported value"),
+        ({"continue": "x"}, "resourceVersionMatch is forbidden when continue is provided"),
+        ({"sendInitialEvents": "1", "resourceVersionMatch": "NotOlderThan"}, ""),
+        ({}, ""),
+    ],
+)
+def test_parameters_of_a_watch(query: dict[str, str], words: str) -> None:
+    if words:
+        with pytest.raises(Refusal, match=words):
+            ListOptions.of({"watch": "1", **query})
+    else:
+        assert ListOptions.of({"watch": "1", **query}).watch
+
+
+# Identity.
+
+
+def test_a_time_is_written_anew_for_every_part_of_it() -> None:
+    for moment in (
+        datetime(2026, 1, 1, 0, 0, 0, tzinfo=UTC),
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, 0, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, 1, 1, 1, tzinfo=UTC),
+        datetime(2026, 1, 2, 1, 1, 1, tzinfo=UTC),
+        datetime(2026, 2, 2, 1, 1, 1, tzinfo=UTC),
+        datetime(2027, 2, 2, 1, 1, 1, 999999, tzinfo=UTC),
+    ):
+        assert timestamp(moment) == f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_a_uid_is_a_random_one_of_version_4() -> None:
+    chance = random.Random(0)
+    found = [new_uid(chance) for _ in range(50)]
+    assert len(set(found)) == 50
+    assert all((len(each), each[14], each[19] in "89ab") == (36, "4", True) for each in found)
+
+
+@pytest.mark.parametrize(("length", "kept"), [(57, 57), (58, 58), (59, 58)])
+def test_a_generated_name_fits_a_label(length: int, kept: int) -> None:
+    name = generated("a" * length, random.Random(0))
+    assert (len(name), name[:kept]) == (kept + 5, "a" * kept)
+
+
+def test_an_object_gets_the_namespace_and_the_name_of_its_path() -> None:
+    tree: Tree = {"metadata": {"name": "a"}}
+    settle_namespace(built_in("Pod"), tree, "n")
+    settle_name(tree, "a")
+    assert tree == {"metadata": {"name": "a", "namespace": "n"}}
+    with pytest.raises(Refusal, match="namespace of the provided object does not match"):
+        settle_namespace(built_in("Pod"), tree, "m")
+    with pytest.raises(Refusal, match="does not match the name on the URL"):
+        settle_name(tree, "b")
+    with pytest.raises(Refusal, match="name must be provided"):
+        settle_name({}, "b")
+    settle_namespace(built_in("Node"), tree, "")
+    assert tree == {"metadata": {"name": "a"}}
+
+
+def test_the_server_gives_a_new_object_its_identity() -> None:
+    given = dict.fromkeys(("uid", "resourceVersion", "selfLink", "creationTimestamp", "deletionTimestamp"), "x")
+    tree: Tree = {"metadata": {"name": "a", "generation": 3, "deletionGracePeriodSeconds": 5, **given}}
+    begin(built_in("Pod"), tree, NOW, random.Random(0))
+    uid = tree["metadata"].pop("uid")
+    assert tree == {"metadata": {"name": "a", "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    assert uid != "x"
+
+
+@pytest.mark.parametrize(
+    ("new", "field"),
+    [
+        ({}, ""),
+        ({"uid": "u"}, ""),
+        ({"uid": "other"}, "metadata.uid"),
+        ({"deletionTimestamp": "t"}, ""),
+        ({"deletionTimestamp": "s"}, "metadata.deletionTimestamp"),
+        ({"deletionGracePeriodSeconds": 1}, "metadata.deletionGracePeriodSeconds"),
+    ],
+)
+def test_what_identifies_an_object_stays(new: Tree, field: str) -> None:
+    old = {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "t", "generation": 2}}
+    tree: Tree = {"metadata": {"name": "a", "selfLink": "x", "generation": 7, "creationTimestamp": "c", **new}}
+    if field:
+        with pytest.raises(Refusal, match=field):
+            go_on(built_in("Pod"), tree, old)
+    else:
+        go_on(built_in("Pod"), tree, old)
+        assert tree == old
+
+
+# Deletions, roles, history.
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"propagationPolicy": "Orphan", "orphanDependents": True}, "orphanDependents and deletionPropagation cannot"),
+        ({"propagationPolicy": "Odd"}, "propagationPolicy: Unsupported value"),
+        ({"dryRun": ["Some"]}, "dryRun: Unsupported value"),
+    ],
+)
+def test_options_of_a_deletion_that_are_refused(body: Tree, words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        DeleteOptions.of(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "policy"),
+    [
+        ({"orphanDependents": True}, "Orphan"),
+        ({"orphanDependents": False}, "Background"),
+        ({"propagationPolicy": "Foreground"}, "Foreground"),
+        ({}, ""),
+    ],
+)
+def test_the_policy_of_a_deletion(body: Tree, policy: str) -> None:
+    assert DeleteOptions.of(body) == DeleteOptions(policy=policy)
+
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def binding(kind: str, subject: Tree, role: str = "Role") -> Tree:
+    reference = {"apiGroup": RBAC, "kind": role, "name": "r"}
+    metadata = {"name": "b", **({"namespace": "default"} if kind == "RoleBinding" else {})}
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "roleRef": reference, "subjects": [subject]}
+
+
+@pytest.mark.parametrize(
+    ("subject", "user", "namespace", "allowed"),
+    [
+        ({"kind": "ServiceAccount", "name": "a"}, "system:serviceaccount:default:a", "default", True),
+        ({"kind": "ServiceAccount", "name": "a"}, "system:serviceaccount:other:a", "default", False),
+        (
+            {"kind": "ServiceAccount", "name": "a", "namespace": "other"},
+            "system:serviceaccount:other:a",
+            "default",
+            True,
+        ),
+        ({"kind": "ServiceAccount", "name": "a"}, "system:serviceaccount:default:a", "other", False),
+        ({"kind": "ServiceAccount", "name": "a"}, "system:serviceaccount:default:a", "", False),
+        ({"kind": "User", "name": "u", "apiGroup": RBAC}, "u", "default", True),
+        ({"kind": "User", "name": "u", "apiGroup": RBAC}, "v", "default", False),
+    ],
+)
+def test_a_role_binding_holds_in_its_namespace(subject: Tree, user: str, namespace: str, allowed: bool) -> None:
+    world = World()
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    roles = Roles(world.store)
+    asked = Attributes("get", resource="pods", namespace=namespace)
+    assert not roles.allows(User(user), asked)
+    world.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": rules})
+    world.create(binding("RoleBinding", subject))
+    assert roles.allows(User(user), asked) == allowed
+    assert roles.allows(ADMIN, asked)
+
+
+@pytest.mark.parametrize("resource", [each for each in BUILT_IN if each.subresources], ids=lambda each: each.qualified)
+def test_every_part_of_a_kind_has_a_kind_and_verbs(resource: Resource) -> None:
+    for part in resource.subresources:
+        assert part.kind
+        assert part.verbs
+        assert resource.subresource(part.name) is part
+    assert resource.subresource("none") is None
+
+
+def changes(store: Store, count: int) -> list[Change]:
+    found: list[Change] = []
+    store.after_each(lambda _, change: found.append(change))
+    for number in range(count):
+        store.put(("", "pods"), {"metadata": {"name": f"p{number}", "namespace": "n", "uid": "u"}})
+    return found
+
+
+def test_a_history_forgets_the_oldest_change_above_its_limits() -> None:
+    made = changes(Store(), 4)
+    size = len(made[0].entry.raw)
+    for ring in (Ring(most_events=3), Ring(most_bytes=3 * size)):
+        for change in made[:3]:
+            ring.append(change)
+        assert ([each.version for each in ring.after(0)], ring.forgotten) == ([1, 2, 3], 0)
+        ring.append(made[3])
+        assert ([each.version for each in ring.after(1)], ring.forgotten) == ([2, 3, 4], 1)
+        assert [each.version for each in ring.after(3)] == [4]
+        ring.forget(3)
+        assert ([each.version for each in ring.after(3)], ring.forgotten) == ([4], 3)
+        ring.forget(2)
+        assert ring.forgotten == 3
+
+
+def test_a_listener_hears_of_changes_until_it_leaves() -> None:
+    first, second, *_ = changes(Store(), 2)
+    heard: list[int] = []
+    ring, listener = Ring(), lambda change: heard.append(change.version)
+    ring.listen(listener)
+    ring.append(first)
+    ring.leave(listener)
+    ring.append(second)
+    assert heard == [1]

@@ -1,0 +1,71 @@
+"""What a binder shows of itself: whether it is the one that works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bayplan.app.binder import (
+    BinderMonitor,
+    BinderSettings,
+    binder_lease,
+    binder_process,
+)
+from bayplan.client import Target
+from bayplan.clock import SystemClock
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.process_metrics import LeaderMetrics
+from support.fakes.http_server import on_loop
+from support.harness.embedded_cluster import served
+from support.harness.reconciler import DEFINITIONS
+
+STATUS = "leader_election_master_status"
+
+
+def told(registry: Registry) -> list[str]:
+    text = b"".join(registry.render()).decode()
+    return [line for line in text.splitlines() if line.startswith(STATUS)]
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Target]:
+    """An API server that knows the kind."""
+    async with served(folder) as serving, serving.client() as client:
+        await client.create(DEFINITIONS, bind_request_definition())
+        yield serving.target()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside engines"])
+def test_a_binder_tells_whether_it_holds_its_lease(tmp_path: Path, beside: bool) -> None:
+    @on_loop
+    async def run() -> None:
+        registry, clock = Registry(), SystemClock()
+        leader = LeaderMetrics(registry) if beside else None
+        monitor = BinderMonitor(clock, registry, leader=leader)
+        settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
+        assert told(registry) == []
+        async with (
+            cluster(tmp_path) as target,
+            binder_process(settings, target, monitor=monitor, clock=clock) as process,
+        ):
+            assert told(registry) == [f'{STATUS}{{name="bayplan-binder"}} 0']
+            working = asyncio.ensure_future(process.run())
+            await process.ready.wait()
+            assert told(registry) == [f'{STATUS}{{name="bayplan-binder"}} 1']
+            working.cancel()
+            await asyncio.wait([working])
+
+    run()
+
+
+@on_loop
+async def test_a_binder_without_a_lease_leads_nobody(tmp_path: Path) -> None:
+    monitor = BinderMonitor(SystemClock())
+    settings = BinderSettings(lease=binder_lease(leader_elect=False))
+    async with cluster(tmp_path) as target, binder_process(settings, target, monitor=monitor):
+        assert told(monitor.registry) == []

@@ -1,0 +1,172 @@
+"""A whole cluster in one process: gangs are scheduled beside single pods, and pods are bound by the binder."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.apiserver.embedded import credentials_for
+from bayplan.app.batch import BatchSettings
+from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.app.combined import BothEngines
+from bayplan.binder.gpu.reservations import DEVICE
+from bayplan.client import MERGE_PATCH, Client, Resource, Selection, resource_of
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.reservation_settings import ReservationSettings
+from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers.core.api_types import PODS
+from bayplan.controllers.volcano.resources import VC_JOBS
+from bayplan.errors import AlreadyExists, NotFound
+from bayplan.objects.kai.bind_request import BindRequest
+from bayplan.objects.kinds import kind_of
+from bayplan.testing import make_pod
+from support.builders.framework import changed
+from support.fakes.http_server import on_loop
+
+Tree = dict[str, Any]
+POD_SPEC: Tree = {"containers": [{"name": "main", "image": "main", "resources": {"requests": {"cpu": "1"}}}]}
+JOB: Tree = {
+    "apiVersion": VC_JOBS.api_version,
+    "kind": "Job",
+    "metadata": {"name": "train"},
+    "spec": {
+        "schedulerName": "volcano",
+        "minAvailable": 2,
+        "tasks": [{"name": "w", "replicas": 2, "template": {"spec": POD_SPEC}}],
+    },
+}
+BY_BINDER = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    multiPoint:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+REQUESTS = resource_of(kind_of(BindRequest))
+POD: Tree = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "single"}, "spec": POD_SPEC}
+
+
+def plan_with(folder: Path, scheduler: SchedulerSetup) -> ClusterPlan:
+    return ClusterPlan(
+        credentials=credentials_for(folder, "127.0.0.1"),
+        nodes=nodes_of([NodePool.parse("2:cpu=4")], 0),
+        habits=PodHabits(starts_after_s=0.0),
+        scheduler=scheduler,
+    )
+
+
+async def all_run(client: Client, *names: str) -> list[Tree]:
+    """The pods of these names, when all of them run."""
+    found: dict[str, Tree] = {}
+    while len(found) < len(names):
+        for name in sorted({*names} - {*found}):
+            try:
+                pod = await client.get_raw(PODS, "default", name)
+            except NotFound:
+                continue
+            if pod["status"].get("phase") == "Running":
+                found[name] = pod
+        await asyncio.sleep(0.01)
+    return [found[name] for name in names]
+
+
+@on_loop
+async def test_a_gang_and_a_single_pod_run(tmp_path: Path) -> None:
+    plan = plan_with(tmp_path, SchedulerSetup.of(batch=BatchSettings()))
+    async with WholeCluster(plan) as cluster, cluster.client() as client:
+        await cluster.ready()
+        assert cluster.binder is None
+        await client.create(VC_JOBS, JOB, namespace="default")
+        await client.create(PODS, POD, namespace="default")
+        pods = await all_run(client, "single", "train-w-0", "train-w-1")
+        assert [pod["spec"]["schedulerName"] for pod in pods] == ["default-scheduler", "volcano", "volcano"]
+
+
+@on_loop
+async def test_a_scheduler_that_asks_for_bindings_gets_the_kind_and_a_binder(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+        await cluster.ready()
+        async with cluster.client() as client:
+            await client.create(PODS, POD, namespace="default")
+            await all_run(client, "single")
+            request = await client.get_raw(REQUESTS, "default", "single")
+            assert request["spec"]["podName"] == "single"
+
+
+SHARING = BY_BINDER.replace("{name: BindRequestBinder}", "{name: GpuSharing}, {name: BindRequestBinder}")
+HOLDERS = "gpu-holders"
+
+
+@on_loop
+async def test_reservation_pods_live_where_the_settings_say_for_binder_and_scheduler_alike(tmp_path: Path) -> None:
+    own = OwnSettings(resource_reservation=ReservationSettings(namespace=HOLDERS))
+    (node,) = nodes_of([NodePool.parse("1:cpu=4,nvidia.com/gpu=2")], 0)
+    node["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
+    plan = replace(plan_with(tmp_path, SchedulerSetup.of(SHARING, own=own)), nodes=[node])
+    part = {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "part-gpu"}
+    asks = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    whole = {"containers": [{"name": "main", "image": "main", "resources": asks}]}
+    async with asyncio.timeout(60), WholeCluster(plan) as cluster, cluster.client() as client:
+        await cluster.ready()
+        with suppress(AlreadyExists):
+            await client.create(Resource("", "v1", "namespaces", namespaced=False), {"metadata": {"name": HOLDERS}})
+        await client.create(PODS, {**POD, "metadata": {"name": "part", "annotations": part}}, namespace="default")
+        while not (holders := (await client.list(PODS, Selection(namespace=HOLDERS))).items):
+            await asyncio.sleep(0.01)
+        told = {"metadata": {"annotations": {DEVICE: "GPU-7"}}}
+        name = holders[0].metadata.name  # type: ignore[union-attr]
+        await client.patch(PODS, told, name=name, namespace=HOLDERS, kind=MERGE_PATCH)
+        await all_run(client, "part")
+        # Who does not know the reservation holds one more device back for the group.
+        await client.create(PODS, {**POD, "metadata": {"name": "whole"}, "spec": whole}, namespace="default")
+        (whole_pod,) = await all_run(client, "whole")
+        assert whole_pod["spec"]["nodeName"] == node["metadata"]["name"]
+
+
+@on_loop
+async def test_sessions_that_ask_for_bindings_get_them_too(tmp_path: Path) -> None:
+    batch = BatchSettings(own=OwnSettings(bind_requests=True))
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(batch=batch))) as cluster:
+        await cluster.ready()
+        async with cluster.client() as client:
+            await client.create(VC_JOBS, JOB, namespace="default")
+            await all_run(client, "train-w-0", "train-w-1")
+            assert await client.get_raw(REQUESTS, "default", "train-w-0")
+
+
+@pytest.mark.parametrize("config", [None, BY_BINDER], ids=["sessions alone", "both engines"])
+def test_of_two_engines_on_one_cache_one_counts_pods_of_others_and_takes_neithers_for_theirs(
+    tmp_path: Path, config: str | None
+) -> None:
+    @on_loop
+    async def run() -> None:
+        setup = SchedulerSetup.of(config, batch=BatchSettings(own=OwnSettings(bind_requests=True)))
+        async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, setup)) as cluster:
+            await cluster.ready()
+            assert cluster.scheduler is not None
+            both = cluster.scheduler.live
+            assert isinstance(both, BothEngines)
+            counting = [each.others for each in (both.pods.requests, both.batch.following.requests) if each is not None]
+            (others,) = filter(None, counting)
+            names = ("default-scheduler", "volcano", "kai-scheduler")
+            pods = [changed(make_pod("web"), spec={"scheduler_name": name}) for name in names]
+            assert [others.serves(pod) for pod in pods] == [True, True, False]
+
+    run()
+
+
+@on_loop
+async def test_no_part_of_a_cluster_runs_after_its_end(tmp_path: Path) -> None:
+    parts = {"scheduler", "binder", "controllers", "nodes"}
+    async with asyncio.timeout(60), WholeCluster(plan_with(tmp_path, SchedulerSetup.of(BY_BINDER))) as cluster:
+        await cluster.ready()
+        running = [task for task in asyncio.all_tasks() if task.get_name() in parts]
+        assert {task.get_name() for task in running} == parts
+    assert [task.get_name() for task in running if not task.cancelled()] == []

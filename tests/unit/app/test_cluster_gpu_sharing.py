@@ -1,0 +1,133 @@
+"""A whole cluster whose scheduler gives out parts of GPUs: two pods that say nothing else share a device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.apiserver.embedded import credentials_for
+from bayplan.app.cluster import ClusterPlan, SchedulerSetup, WholeCluster
+from bayplan.client import Client, Resource, Selection
+from bayplan.controllers import NodePool, PodHabits, nodes_of
+from bayplan.controllers.core.api_types import (
+    ACCOUNTS,
+    CONFIG_MAPS,
+    NAMESPACES,
+    PODS,
+)
+from bayplan.errors import ApiError, NotFound
+from support.fakes.http_server import on_loop
+
+Tree = dict[str, Any]
+SHARING = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: sharing
+  plugins:
+    multiPoint:
+      enabled: [{name: GpuSharing}, {name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+HOME = "kai-resource-reservation"
+DOORS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False)
+
+
+@asynccontextmanager
+async def sharing_cluster(
+    folder: Path, config: str | None = SHARING, data: Path | None = None
+) -> AsyncIterator[Client]:
+    """A cluster of one node with two GPUs, and a client of it."""
+    nodes = nodes_of([NodePool.parse("1:nvidia.com/gpu=2")], 0)
+    nodes[0]["metadata"]["labels"]["nvidia.com/gpu.memory"] = "16000"
+    plan = ClusterPlan(
+        credentials=credentials_for(folder, "127.0.0.1"),
+        nodes=nodes,
+        habits=PodHabits(starts_after_s=0.0, stops_after_s=0.0),
+        scheduler=SchedulerSetup.of(config),
+        data=data,
+    )
+    async with asyncio.timeout(60), WholeCluster(plan) as cluster, cluster.client() as client:
+        await cluster.ready()
+        yield client
+
+
+def half(name: str, scheduler: str = "sharing", fraction: str = "0.5") -> Tree:
+    return {
+        "metadata": {"name": name, "annotations": {"gpu-fraction": fraction}},
+        "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "main"}]},
+    }
+
+
+async def running(client: Client, name: str) -> Tree:
+    while (pod := await client.get_raw(PODS, "default", name))["status"].get("phase") != "Running":
+        await asyncio.sleep(0.01)
+    return pod
+
+
+async def reservations(client: Client) -> list[Any]:
+    return list((await client.list(PODS, Selection(namespace=HOME))).items)
+
+
+async def environment(client: Client, pod: Tree) -> dict[str, str]:
+    """What a kubelet would put into the first container's."""
+    (container, *_), found = pod["spec"]["containers"], {}
+    for source in container["envFrom"]:
+        found |= (await client.get_raw(CONFIG_MAPS, "default", source["configMapRef"]["name"]))["data"]
+    for each in container["env"]:
+        named = each["valueFrom"]["configMapKeyRef"]
+        found[each["name"]] = (await client.get_raw(CONFIG_MAPS, "default", named["name"]))["data"][named["key"]]
+    return found
+
+
+@on_loop
+async def test_two_halves_are_one_device_and_free_it_when_they_go(tmp_path: Path) -> None:
+    async with sharing_cluster(tmp_path) as client:
+        for name in ("one", "two"):
+            await client.create(PODS, half(name), namespace="default")
+        pods = [await running(client, name) for name in ("one", "two")]
+        (held,) = await reservations(client)
+        device = held.metadata.annotations["run.ai/reserve_for_gpu_index"]
+        assert device == f"GPU-{held.metadata.uid}"
+        told = {"NVIDIA_VISIBLE_DEVICES": device, "GPU_PORTION": "0.50", "RUNAI_NUM_OF_GPUS": "0.50"}
+        assert [await environment(client, pod) for pod in pods] == [told, told]
+        for name in ("one", "two"):
+            await client.delete(PODS, namespace="default", name=name)
+        while await reservations(client):
+            await asyncio.sleep(0.01)
+
+
+@on_loop
+async def test_pods_of_other_schedulers_are_left_as_they_are(tmp_path: Path) -> None:
+    async with sharing_cluster(tmp_path) as client:
+        await client.create(PODS, half("other", "default-scheduler", fraction="2"), namespace="default")
+        pod = await running(client, "other")
+        assert pod["metadata"]["annotations"] == {"gpu-fraction": "2"}
+        with pytest.raises(ApiError, match="it is between 0 and 1"):
+            await client.create(PODS, half("bad", fraction="2"), namespace="default")
+
+
+@on_loop
+async def test_a_cluster_that_is_kept_in_a_file_shares_gpus_again(tmp_path: Path) -> None:
+    """With another scheduler, of which the registrations then speak."""
+    data = tmp_path / "cluster.db"
+    async with sharing_cluster(tmp_path, data=data) as client:
+        assert await client.get_raw(ACCOUNTS, HOME, HOME)
+    renamed = SHARING.replace("schedulerName: sharing", "schedulerName: renamed")
+    async with sharing_cluster(tmp_path, renamed, data) as client:
+        await client.create(PODS, half("one", "renamed"), namespace="default")
+        assert (await environment(client, await running(client, "one")))["GPU_PORTION"] == "0.50"
+
+
+@on_loop
+async def test_nobody_stands_at_the_door_where_no_gpu_is_shared(tmp_path: Path) -> None:
+    async with sharing_cluster(tmp_path, None) as client:
+        for resource, name in ((DOORS, "bayplan-gpus-mutate"), (NAMESPACES, HOME)):
+            with pytest.raises(NotFound):
+                await client.get_raw(resource, "", name)

@@ -1,0 +1,62 @@
+"""What everybody may read of a process: only what was asked for, each on its address, and nothing can be changed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bayplan.app.insecure_serving import OpenPages, served_openly
+from bayplan.clock import ManualClock
+from bayplan.server import Views
+from bayplan.telemetry.metrics import Counter, Registry
+from cluster.run import free_ports
+from support.fakes.http_server import on_loop
+
+HEALTH, METRICS, PROFILES = "/livez", "/metrics", "/debug/pprof/"
+
+
+async def status(port: int, path: str, method: str = "GET") -> int:
+    """What is answered; 0 where nobody listens."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return 0
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "health", "numbers"),
+    [
+        pytest.param({}, {}, {}, id="nothing"),
+        pytest.param({"health": True}, {HEALTH: 200, METRICS: 404}, {}, id="health"),
+        pytest.param({"metrics": True}, {}, {METRICS: 200, PROFILES: 404, HEALTH: 404}, id="metrics"),
+        pytest.param({"profiling": True}, {}, {METRICS: 404, PROFILES: 200}, id="profiles"),
+        pytest.param({"metrics": True, "profiling": True}, {}, {METRICS: 200, PROFILES: 200}, id="numbers"),
+    ],
+)
+@on_loop
+async def test_what_was_asked_for_is_there_and_nothing_else(
+    asked: dict[str, bool], health: dict[str, int], numbers: dict[str, int]
+) -> None:
+    first, second = free_ports(2)
+    pages = OpenPages(health_address=f"127.0.0.1:{first}", listen_address=f"127.0.0.1:{second}", **asked)
+    async with served_openly(Views(metrics=Registry()), pages, ManualClock()):
+        for port, expected in ((first, health), (second, numbers)):
+            assert {path: await status(port, path) for path in expected or (HEALTH,)} == (expected or {HEALTH: 0})
+
+
+@on_loop
+async def test_counters_are_not_set_back_by_whoever_comes_along() -> None:
+    counter = Counter("things_total", "Things.")
+    registry = Registry()
+    registry.add(counter)
+    counter.inc()
+    (port,) = free_ports(1)
+    pages = OpenPages(metrics=True, listen_address=f"127.0.0.1:{port}")
+    async with served_openly(Views(metrics=registry), pages, ManualClock()):
+        assert await status(port, METRICS, "DELETE") == 405
+    assert b"things_total 1" in b"".join(registry.render())

@@ -1,0 +1,192 @@
+"""What plugins and actions declare is what they read, and a file is judged by it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bayplan.app import build_batch_engine
+from bayplan.batch import engine
+from bayplan.batch.actions import default_actions
+from bayplan.batch.config.argument_specs import Argument, misgiven, takes_of
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.config.scheduler_conf import ActionConfiguration, BatchConfiguration, PluginOption
+from bayplan.batch.node_usage.metrics_sources import mistakes_in
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.cache import Cache
+
+PLUGINS, ACTIONS = default_batch_plugins(), default_actions()
+GIVEN = {
+    "binpack": {"binpack.resources": "x"},
+    "network-topology-aware": {"hypernode.binpack.resources": "x"},
+    "tdm": {"tdm.revocable-zone.x": "10:00-21:00"},
+}
+"""What makes a plugin read names that depend on others."""
+
+
+class Spy(Arguments):
+    """Notes which key was asked for, as what, with which default."""
+
+    asked: dict[str, tuple[Any, Any]]
+
+    def __init__(self, values: Any = None, *, owner: str = "") -> None:
+        super().__init__(values, owner=owner)
+        self.asked = {}
+
+    def __contains__(self, key: str) -> bool:
+        self.asked.setdefault(key, (object, None))
+        return super().__contains__(key)
+
+    def get_int(self, key: str, default: int = 0) -> int:
+        self.asked[key] = (int, default)
+        return super().get_int(key, default)
+
+    def get_float(self, key: str, default: float = 0.0) -> float:
+        self.asked[key] = (float, default)
+        return super().get_float(key, default)
+
+    def get_bool(self, key: str, default: bool = False) -> bool:
+        self.asked[key] = (bool, default)
+        return super().get_bool(key, default)
+
+    def get_str(self, key: str, default: str = "") -> str:
+        self.asked[key] = (str, default)
+        return super().get_str(key, default)
+
+    def get(self, key: str, kind: Any) -> Any:
+        self.asked[key] = (object, None)
+        return super().get(key, kind)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, configuration: BatchConfiguration) -> dict[str, tuple[Any, Any]]:
+    spies: list[Spy] = []
+
+    def spy(values: Any = None, *, owner: str = "") -> Spy:
+        spies.append(Spy(values, owner=owner))
+        return spies[-1]
+
+    monkeypatch.setattr(engine, "Arguments", spy)
+    monkeypatch.setattr("bayplan.batch.config.scheduler_conf.Arguments", spy)
+    build_batch_engine(configuration, Cache()).run_session()
+    return {key: found for each in spies for key, found in each.asked.items()}
+
+
+def as_declared(argument: Argument) -> tuple[Any, Any]:
+    """What a spy sees of it: durations are texts, and of other kinds the type is not told."""
+    kind = str if argument.kind is timedelta else argument.kind
+    return (kind, argument.default) if kind in (int, float, bool) else (kind if kind is str else object, None)
+
+
+def differences(takes: tuple[Argument, ...], seen: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """By key how it was declared and how it was read, where that is not the same; None: not at all."""
+    keys = {f"{each.prefix}x" if each.prefix else each.name: each for each in takes}
+    declared = {key: as_declared(each) for key, each in keys.items()}
+    told = {key: (kind, default if kind in (int, float, bool) else None) for key, (kind, default) in seen.items()}
+    idle = {key for key, each in keys.items() if each.idle}
+    both = {key: (declared.get(key), told.get(key)) for key in (declared.keys() | told.keys()) - idle}
+    return {key: (mine, theirs) for key, (mine, theirs) in both.items() if mine != theirs}
+
+
+@pytest.mark.parametrize("name", list(PLUGINS))
+def test_a_plugin_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    option = PluginOption(name, arguments=GIVEN.get(name, {})).defaulted()
+    seen = asked(monkeypatch, BatchConfiguration(("enqueue",), ((option,),)))
+    assert differences(takes_of(PLUGINS.get(name)) or (), seen) == {}
+
+
+@pytest.mark.parametrize("name", list(ACTIONS))
+def test_an_action_reads_what_it_declares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = BatchConfiguration((name,), configurations=(ActionConfiguration(name),))
+    assert differences(takes_of(ACTIONS.get(name)) or (), asked(monkeypatch, configuration)) == {}
+
+
+def judged(plugin: str, given: dict[str, Any]) -> list[str]:
+    return [text.removeprefix(f"{plugin}: ") for text in misgiven(plugin, takes_of(PLUGINS.get(plugin)) or (), given)]
+
+
+UNUSED = [
+    ("binpack", {"binpack.wieght": 1}, "'binpack.wieght' is no argument and is ignored; did you mean binpack.weight?"),
+    ("gang", {"anything": 1}, "'anything' is no argument and is ignored"),
+    ("binpack", {"binpack.cpu": "5"}, "Could not parse argument: 5 for key binpack.cpu to int; 1 is used"),
+    (
+        "binpack",
+        {"binpack.resources": "a, b", "binpack.resources.b": 2, "binpack.resources.c": 2},
+        "binpack.resources.c is not read, because binpack.resources does not list c",
+    ),
+    (
+        "tdm",
+        {"tdm.revocable-zones.rz1": "1:00-2:00"},
+        "'tdm.revocable-zones.rz1' is no argument and is ignored; did you mean tdm.revocable-zone.rz1?",
+    ),
+    ("sla", {"sla-waiting-time": "1"}, 'sla-waiting-time: time: missing unit in duration "1"; write it like 1h30m'),
+    (
+        "predicates",
+        {"volumebinding.weight": 2},
+        "volumebinding.weight has no effect: volumes are not scored",
+    ),
+    (
+        "usage",
+        {"thresholds": {"cpu": 80, "memo": 1}},
+        "thresholds: 'memo' is no argument and is ignored; did you mean mem?",
+    ),
+    ("usage", {"thresholds": {"mem": "x"}}, "thresholds: Could not parse argument: x for key mem to int; 0 is used"),
+    (
+        "resource-strategy-fit",
+        {"resources": {"cpu": {"Type": "MostAllocated", "wieght": 1}}},
+        "resources.cpu: 'wieght' is no key here and is ignored; did you mean weight?",
+    ),
+    (
+        "rescheduling",
+        {"strategies": [{"name": "lowNodeUtilization", "params": {"targetThreshold": {}}}]},
+        "strategies[0].params: 'targetThreshold' is no key here and is ignored; did you mean targetThresholds?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plugin", "given", "told"), UNUSED, ids=[told[:40] for _, _, told in UNUSED])
+def test_what_is_given_and_not_read_is_told(plugin: str, given: dict[str, Any], told: str) -> None:
+    assert judged(plugin, given) == [told]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "given"),
+    [
+        pytest.param("usage", {"thresholds": {"cpu": 80, "mem": 60}}, id="map"),
+        pytest.param("binpack", {"binpack.resources": "a", "binpack.resources.a": 2}, id="listed"),
+        pytest.param("nodegroup", {"strict": "T"}, id="truth as text"),
+        pytest.param("resource-strategy-fit", {"resourceStrategyFitWeight": 2.5}, id="float that is cut"),
+        pytest.param("resource-strategy-fit", {"sra": {"RESOURCEWEIGHT": {"a": 1}}}, id="key in capitals"),
+        pytest.param("overcommit", {"overcommit-factor": 2}, id="integer for a float"),
+        pytest.param("extender", {"extender.httpTimeout": "2s", "extender.managedResources": ["a"]}, id="list"),
+    ],
+)
+def test_what_is_read_is_not_told(plugin: str, given: dict[str, Any]) -> None:
+    assert judged(plugin, given) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        pytest.param({"type": "prometheus", "address": "http://a", "interval": "1m"}, [], id="good"),
+        pytest.param({}, [], id="none"),
+        pytest.param({"type": "prometheus"}, ["metrics: metrics address is empty"], id="no address"),
+        pytest.param(
+            {"adress": "a"}, ["metrics: 'adress' is no argument and is ignored; did you mean address?"], id="key"
+        ),
+        pytest.param(
+            {"type": "elasticsaerch"},
+            [
+                (
+                    "metrics: data cannot be collected from the elasticsaerch monitoring system. The supported "
+                    "monitoring systems are elasticsearch, prometheus, and prometheus_adaptor; "
+                    "did you mean elasticsearch?"
+                )
+            ],
+            id="type",
+        ),
+    ],
+)
+def test_mistakes_in_metrics_are_told(metrics: dict[str, str], told: list[str]) -> None:
+    assert list(mistakes_in(metrics)) == told

@@ -1,0 +1,144 @@
+"""Nodes on which the binder gave a pod up are left out by every session, whichever plugins a configuration lists."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bayplan.app import build_batch_engine
+from bayplan.batch.config.scheduler_conf import load
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.session.outcome import Outcome
+from bayplan.cache import Cache
+from bayplan.clock import ManualClock
+from bayplan.framework.runtime.bind_request_mutation import (
+    EXCLUDED,
+    FIRST_EXCLUSION_S,
+    PATIENCE,
+    BindRequestDesk,
+)
+from bayplan.objects.core import Pod
+from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    make_group,
+    make_member,
+    make_queue,
+    tasks_of,
+)
+
+WITH = "tiers: [{plugins: [{name: gang}, {name: predicates}]}]"
+WITHOUT = "tiers: [{plugins: [{name: gang}]}]"
+whatever_is_listed = pytest.mark.parametrize("tiers", [WITH, WITHOUT], ids=["with", "without"])
+everywhere = pytest.mark.parametrize("action", ["allocate", "backfill"])
+
+
+class World:
+    """Two nodes, on which bindings of these pods were given up."""
+
+    def __init__(self, tiers: str, *pods: Pod, action: str = "allocate") -> None:
+        self.clock, cache = ManualClock(), Cache()
+        for name in ("a", "b"):
+            cache.add_node(make_node(name, cpu=2))
+        for item in (make_queue(), make_group(phase="Inqueue")):
+            cache.put(item)
+        conf = load(f'actions: "{action}"\n{tiers}')
+        self.engine: BatchEngine = build_batch_engine(conf, cache, clock=self.clock, chance=random.Random(0))
+        desk = self.engine.handle.desk = BindRequestDesk(self.clock)
+        self.failures = desk.failures
+        for pod in pods:
+            self.engine.observe(pod)
+
+    def placed(self) -> dict[str, str]:
+        """Who goes where in a session."""
+        outcome = self.engine.run_session()
+        assert not outcome.faults
+        self.waiting = outcome.waiting
+        return {key.partition("/")[2]: node for key, node in outcome.binds.items()}
+
+
+def pod_for(action: str, name: str = "p") -> Pod:
+    return make_member(name, requests={} if action == "backfill" else None)
+
+
+@pytest.mark.parametrize("left", ["a", "b"])
+@everywhere
+@whatever_is_listed
+def test_a_pod_goes_to_the_node_that_is_left(tiers: str, action: str, left: str) -> None:
+    pod = pod_for(action)
+    world = World(tiers, pod, action=action)
+    world.failures.note(pod.uid, "b" if left == "a" else "a", "no")
+    assert world.placed() == {"p": left}
+
+
+@everywhere
+@whatever_is_listed
+def test_where_no_node_is_left_it_waits_until_the_pause_is_over(tiers: str, action: str) -> None:
+    pod = pod_for(action)
+    world = World(tiers, pod, action=action)
+    world.failures.note(pod.uid, "a", "no")
+    world.failures.note(pod.uid, "b", "no")
+    assert world.placed() == {}
+    said = world.waiting[pod.key]
+    assert EXCLUDED in said.message
+    assert said.counts == {EXCLUDED: 2}
+    world.clock.advance(FIRST_EXCLUSION_S + 1)
+    assert set(world.placed()) == {"p"}
+
+
+@everywhere
+@whatever_is_listed
+def test_a_pod_that_failed_too_often_waits_and_says_why(tiers: str, action: str) -> None:
+    pod = pod_for(action)
+    world = World(tiers, pod, action=action)
+    for _ in range(PATIENCE):
+        world.failures.note(pod.uid, "gone", "quota")
+    assert world.placed() == {}
+    assert world.waiting[pod.key].counts == {
+        "plugin BindRequestBinder pre-predicates failed BindFailed: 5 bindings of the pod were given up, the last on "
+        "node gone: quota; it is tried again in 30 s": 2
+    }
+    world.clock.advance(FIRST_EXCLUSION_S + 1)
+    assert set(world.placed()) == {"p"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("failed", [0, 1])
+@whatever_is_listed
+def test_one_that_failed_is_not_taken_for_its_twin(tiers: str, failed: int, seed: int) -> None:
+    twins = [make_member("p-0"), make_member("p-1")]
+    world = World(tiers, *twins)
+    world.engine.handle.chance.seed(seed)
+    world.failures.note(twins[failed].uid, "a", "no")
+    found = world.placed()
+    assert len(found) == 2
+    assert found[twins[failed].name] == "b"
+
+
+def test_who_asks_nobody_is_refused_at_the_commit() -> None:
+    pod = make_member("p")
+    world = World(WITHOUT, pod)
+    world.failures.note(pod.uid, "a", "no")
+    outcome = Outcome()
+    with world.engine.session(outcome) as session:
+        (task,) = tasks_of(session, "p")
+        statement = session.statement()
+        assert statement.allocate(task, "a")
+        assert not statement.commit()
+        statement.discard()
+        statement = session.statement()
+        assert statement.allocate(task, "b")
+        assert statement.commit()
+    assert outcome.binds == {pod.key: "b"}
+
+
+@whatever_is_listed
+def test_it_is_said_once(tiers: str) -> None:
+    pod = make_member("p")
+    world = World(tiers, pod)
+    world.failures.note(pod.uid, "a", "no")
+    with world.engine.session() as session:
+        (task,) = tasks_of(session, "p")
+        node = session.node("a")
+        assert node is not None
+        assert [reason for status in session.predicate(task, node) for reason in status.reasons] == [EXCLUDED]

@@ -1,0 +1,157 @@
+"""What others do to the cluster between two statements, beyond taking room: the filters are asked once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.evaluation.commit_filters import LiveFilters
+from bayplan.batch.session.outcome import Outcome
+from bayplan.objects.core import Affinity, Pod
+from bayplan.objects.meta import KubeObject, ObjectMeta
+from bayplan.objects.workloads import PriorityClass
+from bayplan.testing.builders import make_affinity, make_node, make_pod, make_pv, make_pvc, make_spread
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
+from support.builders.volumes import on_claim
+
+ZONE = "topology.kubernetes.io/zone"
+HIGH = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+NODES = {name: make_node(name, cpu=8, zone=f"z-{name}", labels={"disk": "ssd"}) for name in ("a", "b")}
+
+
+def second(*, size: int = 1, **spec: Any) -> list[Pod]:
+    """The members of the gang that is served after others had their turn; on `a`, if they may be there."""
+    found = [make_member(f"two-{number}", "two", labels={"app": "two"}) for number in range(size)]
+    return [replace(pod, spec=replace(pod.spec, **spec)) for pod in found]
+
+
+def on_a(**more: Any) -> dict[str, Any]:
+    return {"node_selector": {"kubernetes.io/hostname": "a"}, **more}
+
+
+def meanwhile(
+    change: Callable[[BatchEngine], None],
+    pods: Iterable[Pod],
+    *,
+    objects: Iterable[KubeObject] = (),
+    conf: str = GANGS,
+) -> set[str]:
+    """Who of the second gang is bound when others change the cluster after the first one's statement."""
+    pods = list(pods)
+    groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=len(pods))]
+    first = make_member("one-0", "one")
+    engine = engine_of(conf=conf, nodes=NODES.values(), pods=[first, *pods], objects=[HIGH, *groups, *objects])
+    outcome = Outcome()
+    turns = engine.turns(outcome)
+    while not outcome.binds:
+        next(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+    change(engine)
+    for _ in turns:
+        pass
+    assert not outcome.faults
+    bound = set(outcome.binds) - {"default/one-0"}
+    for pod in pods:
+        assert engine.cache.is_assumed(pod.uid) == (pod.key in bound)
+    return bound
+
+
+def nothing(engine: BatchEngine) -> None:
+    """Somebody else places a pod that is in nobody's way."""
+    engine.cache.add_pod(make_pod("other", cpu=1, node="b"))
+
+
+def node_becomes(**fields: Any) -> Callable[[BatchEngine], None]:
+    return lambda engine: engine.cache.update_node(make_node("a", cpu=8, zone="z-a", **fields))
+
+
+def pod_comes(**fields: Any) -> Callable[[BatchEngine], None]:
+    return lambda engine: engine.cache.add_pod(make_pod("rival", **{"node": "a", "cpu": "100m", **fields}))
+
+
+def against(labels: dict[str, str], key: str = "kubernetes.io/hostname") -> Affinity:
+    return make_affinity(apart=labels, topology_key=key)
+
+
+@pytest.mark.parametrize(
+    ("change", "spec"),
+    [
+        pytest.param(node_becomes(labels={"disk": "ssd"}, unschedulable=True), {}, id="a-cordon"),
+        pytest.param(node_becomes(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"]), {}, id="a-taint"),
+        pytest.param(node_becomes(), {"node_selector": {"disk": "ssd", "kubernetes.io/hostname": "a"}}, id="a-label"),
+        pytest.param(pod_comes(affinity=against({"app": "two"})), {}, id="one-that-wants-to-be-alone"),
+        pytest.param(
+            pod_comes(labels={"app": "rival"}), {"affinity": against({"app": "rival"})}, id="one-that-is-avoided"
+        ),
+        pytest.param(
+            pod_comes(labels={"app": "two"}),
+            {
+                "topology_spread_constraints": (
+                    make_spread(ZONE, labels={"app": "two"}, max_skew=1, node_affinity_policy="Ignore"),
+                )
+            },
+            id="one-that-counts-in-a-spread",
+        ),
+    ],
+)
+def test_what_others_change_is_seen_at_the_commit(change: Callable[[BatchEngine], None], spec: dict[str, Any]) -> None:
+    pods = second(**on_a() | spec)
+    assert meanwhile(nothing, pods) == {"default/two-0"}
+    assert meanwhile(change, pods) == set()
+
+
+def test_a_gang_is_held_against_the_cluster_with_its_own_members_in_it() -> None:
+    """A third one in the zone is too many, and who that is comes out only when the first two are counted in."""
+    spread = (make_spread(ZONE, labels={"app": "two"}, max_skew=2, node_affinity_policy="Ignore"),)
+    pods = second(size=2, **on_a(topology_spread_constraints=spread))
+    assert meanwhile(nothing, pods) == {"default/two-0", "default/two-1"}
+    assert meanwhile(pod_comes(labels={"app": "two"}), pods) == set()
+
+
+def test_a_volume_that_others_bind_elsewhere_meanwhile() -> None:
+    claim, volume = make_pvc("data", volume="disk"), make_pv("disk", near={"disk": "ssd"})
+    pods = second(**on_a(volumes=(on_claim("data"),)))
+
+    def moves(engine: BatchEngine) -> None:
+        engine.cache.put(make_pv("disk", near={"kubernetes.io/hostname": "b"}, version="2"))
+        nothing(engine)
+
+    assert meanwhile(nothing, pods, objects=[claim, volume]) == {"default/two-0"}
+    assert meanwhile(moves, pods, objects=[claim, volume]) == set()
+
+
+def test_a_filter_that_is_turned_off_is_not_asked_at_commits_either() -> None:
+    off = GANGS.replace("name: predicates", "name: predicates\n    arguments: {predicate.TaintTolerationEnable: false}")
+    change = node_becomes(labels={"disk": "ssd"}, taints=["dedicated:NoSchedule"])
+    assert meanwhile(change, second(**on_a()), conf=off) == {"default/two-0"}
+
+
+def test_nobody_is_asked_again_while_nobody_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveFilters, "allow", lambda *_: pytest.fail("asked"))
+    pods = second()
+    assert meanwhile(lambda _: None, pods) == {"default/two-0"}
+
+
+def test_what_is_tried_on_the_cluster_of_the_moment_leaves_no_trace() -> None:
+    pods = second(size=2, affinity=against({"app": "nobody"}))
+    groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=2)]
+    engine = engine_of(nodes=NODES.values(), pods=[make_member("one-0", "one"), *pods], objects=[HIGH, *groups])
+    turns = engine.turns(Outcome())
+    next(turns)
+    engine.cache.add_pod(make_pod("rival", cpu=1, node="a"))
+    for _ in turns:
+        pass
+    live = engine.ledger.live
+    assert live is None or live.snapshot is not engine.ledger.snapshot
+    engine.cache.add_pod(make_pod("later", cpu=1, node="b"))
+    outcome = Outcome()
+    for _ in engine.turns(outcome):
+        pass
+    snapshot, fresh = engine.ledger.snapshot, engine.cache.snapshot()
+    assert snapshot.nodes.pod_count.tolist() == fresh.nodes.pod_count.tolist()
+    assert not outcome.faults

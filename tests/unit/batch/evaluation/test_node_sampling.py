@@ -1,0 +1,35 @@
+"""How many nodes a search is content with, where it is told not to want all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bayplan.batch.evaluation.node_sampling import Share
+
+
+@pytest.mark.parametrize(
+    ("percentage", "least", "nodes", "wanted"),
+    [
+        pytest.param(10, 100, 5000, 500, id="a share"),
+        pytest.param(1, 100, 5000, 100, id="never fewer than the least"),
+        pytest.param(10, 100, 100, 100, id="all of few"),
+        pytest.param(100, 1, 5000, 5000, id="all"),
+    ],
+)
+def test_how_many_are_wanted(percentage: int, least: int, nodes: int, wanted: int) -> None:
+    assert Share(percentage, least).wanted(nodes) == wanted
+
+
+def test_searches_go_round() -> None:
+    share = Share(20, 1)
+    feasible = np.array([True, False] * 5)
+    found = [np.flatnonzero(share.taken(feasible, None)).tolist() for _ in range(4)]
+    assert found == [[0, 2], [4, 6], [0, 8], [2, 4]]
+
+
+def test_those_that_are_looked_at_are_among_those_that_are_meant() -> None:
+    share = Share(50, 1)
+    among = np.array([False, False, True, True, True, True])
+    taken = share.taken(np.ones(6, dtype=np.bool_) & among, among)
+    assert np.flatnonzero(taken).tolist() == [2, 3]

@@ -1,0 +1,109 @@
+"""Several schedulers on one cluster: whose nodes are whose, and what a session makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.batch.evaluation.shard_filter import (
+    NOT_IN_SHARD,
+    NOT_SELECTED,
+    Shard,
+    ShardStatus,
+    usable,
+)
+from bayplan.batch.session.outcome import Outcome
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardStatus
+from bayplan.objects.workloads import PriorityClass
+from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
+
+NODES = [make_node("a", cpu=2), make_node("b", cpu=2)]
+HIGH = PriorityClass(metadata=ObjectMeta(name="high"), value=100)
+CAREFUL = GANGS.replace("enqueue, allocate, backfill", "enqueue, allocate, preempt, reclaim, backfill")
+
+
+def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
+    spec, status = NodeShardSpec(tuple(desired.split())), NodeShardStatus(tuple(in_use.split()))
+    return NodeShard(ObjectMeta(name=name), spec, status)
+
+
+@pytest.mark.parametrize(
+    ("shards", "expected"),
+    [
+        pytest.param([shard("mine", "a b")], ShardStatus(frozenset("ab")), id="nobody else"),
+        pytest.param(
+            [shard("mine", "a b"), shard("other", "", "b")],
+            ShardStatus(frozenset("a"), frozenset("b")),
+            id="another still uses one",
+        ),
+        pytest.param([shard("mine", "a"), shard("other", "a", "")], ShardStatus(frozenset("a")), id="wanted by both"),
+        pytest.param([shard("mine", "a", "a b")], ShardStatus(frozenset("a")), id="one is to go"),
+        pytest.param([shard("other", "a", "a")], ShardStatus(), id="no shard of ours"),
+    ],
+)
+def test_what_is_ours(shards: list[NodeShard], expected: ShardStatus) -> None:
+    assert usable("mine", {each.name: each for each in shards}) == expected
+
+
+def placed(names: str, *, is_hard: bool, pods: int, cpu: str = "1") -> Outcome:
+    members = [make_member(f"job-w-{number}", requests={"cpu": cpu}) for number in range(pods)]
+    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=members, objects=[make_group("job", min_member=1)])
+    engine.handle.shard = Shard(frozenset(names), is_hard)
+    return engine.run_session()
+
+
+def test_hard_no_other_node_will_do() -> None:
+    outcome = placed("b", is_hard=True, pods=3)
+    assert sorted(outcome.binds.values()) == ["b", "b"]
+    (message,) = outcome.messages.values()
+    assert NOT_IN_SHARD in message.message
+
+
+def test_soft_others_come_after_ours() -> None:
+    assert sorted(placed("b", is_hard=False, pods=2).binds.values()) == ["b", "b"]
+    assert sorted(placed("b", is_hard=False, pods=3).binds.values()) == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("is_hard", [True, False])
+def test_who_asks_for_nothing_keeps_to_the_shard(is_hard: bool) -> None:
+    member = make_member("job-w-0", requests={})
+    engine = engine_of(nodes=NODES, pods=[member], objects=[make_group("job", min_member=1)])
+    engine.handle.shard = Shard(frozenset("b"), is_hard)
+    assert engine.run_session().binds == {"default/job-w-0": "b"}
+
+
+@pytest.mark.parametrize(("is_hard", "evicted"), [(True, ["default/weak-b"]), (False, ["default/weak-b"])])
+def test_room_is_made_in_the_shard(is_hard: bool, evicted: list[str]) -> None:
+    weak = [make_member(f"weak-{node}", "weak", node=node, requests={"cpu": "2"}) for node in "ab"]
+    groups = [
+        make_group("weak", min_member=1, phase="Running"),
+        make_group("job", min_member=1, priority_class_name="high"),
+    ]
+    conf = CAREFUL.replace("  - name: gang\n", "  - name: gang\n    enablePreemptable: false\n")
+    engine = engine_of(
+        conf=conf, nodes=NODES, pods=[*weak, make_member("job-w-0", requests={"cpu": "2"})], objects=[*groups, HIGH]
+    )
+    engine.handle.shard = Shard(frozenset("b"), is_hard)
+    assert list(engine.run_session().evicts) == evicted
+
+
+def test_nodes_that_sessions_leave_to_others_have_no_room_and_count_nowhere() -> None:
+    idle = make_member("idle", "idle", requests={})
+    members = [make_member(f"job-w-{number}", requests={"cpu": "1"}) for number in range(3)]
+    groups = [make_group("job", min_member=1), make_group("idle", min_member=1)]
+    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[*members, idle], objects=groups)
+    engine.ledger.manages = lambda node: node.name == "b"
+    with engine.session() as session:
+        assert session.total_resource.milli_cpu == 2000
+    outcome = engine.run_session()
+    assert outcome.binds == {"default/idle": "b", "default/job-w-0": "b", "default/job-w-1": "b"}
+    assert outcome.messages["default/job-w-2"].message == "0/2 nodes are unavailable: 2 Insufficient cpu."
+
+
+def test_somebody_who_asks_for_nothing_is_told_whose_nodes_those_are() -> None:
+    idle = make_member("idle", "idle", requests={})
+    engine = engine_of(conf=CAREFUL, nodes=NODES, pods=[idle], objects=[make_group("idle", min_member=1)])
+    engine.ledger.manages = lambda _: False
+    assert NOT_SELECTED in engine.run_session().messages["default/idle"].message

@@ -1,0 +1,88 @@
+"""A scheduler that keeps to its NodeShard, and says in its status which nodes it uses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from bayplan.batch.live.node_shard import Sharding
+from bayplan.client.resources import resource_of
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardStatus
+from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member, make_queue
+from support.fakes.http_server import on_loop, status, until
+from support.harness.live_batch import BatchRig, batch_running
+
+NODES = [make_node("a", cpu=1), make_node("b", cpu=1)]
+WORLD = [*NODES, make_queue(), make_group("job"), make_member("job-w-0"), make_member("job-w-1")]
+PATH = "/nodeshards/mine/status"
+
+
+def shard(name: str, desired: str = "", in_use: str = "") -> NodeShard:
+    spec, told = NodeShardSpec(tuple(desired.split())), NodeShardStatus(tuple(in_use.split()))
+    return NodeShard(ObjectMeta(name=name, uid=f"uid-{name}"), spec, told)
+
+
+def sharding(rig: BatchRig) -> Sharding:
+    live = rig.live
+    shards = resource_of(kind_of(NodeShard))
+    made = Sharding(live.engine, rig.client, live.writes, shards, live.clock, "mine", is_hard=True)
+    live.between_sessions.append(made.look)
+    return made
+
+
+@on_loop
+async def test_nodes_are_taken_over_when_others_let_them_go() -> None:
+    async with batch_running(*WORLD, shard("mine", "a b"), shard("other", "", "b")) as rig:
+        sharding(rig)
+        await rig.session()
+        assert list(rig.bound().values()) == ["a"]
+        (told,) = rig.sent("PATCH", PATH)
+        assert told["metadata"] == {"uid": "uid-mine", "resourceVersion": "7"}
+        assert (told["status"]["nodesInUse"], told["status"]["nodesToAdd"]) == (["a"], ["b"])
+        await rig.session()
+        assert len(rig.sent("PATCH", PATH)) == 1  # it is on its way
+        rig.hear(shard("mine", "a b", "a"), shard("other"))
+        await rig.session()
+        assert sorted(rig.bound().values()) == ["a", "b"]
+        assert rig.sent("PATCH", PATH)[-1]["status"]["nodesInUse"] == ["a", "b"]
+
+
+@on_loop
+async def test_what_could_not_be_written_is_written_again() -> None:
+    async with batch_running(*WORLD, shard("mine", "a")) as rig:
+        sharding(rig)
+        rig.refuse("PATCH", PATH, status(500, "InternalError"))
+        await rig.session()
+        await rig.session()
+        assert len(rig.sent("PATCH", PATH)) == 2
+
+
+@on_loop
+async def test_a_node_that_is_used_again_is_said_to_be_in_use_again_if_an_earlier_patch_may_still_be_applied() -> None:
+    """The shard says so already. Its version has to change, or the earlier patch would say that the node is free."""
+    async with batch_running(*WORLD, shard("mine", "", "a")) as rig:
+        sharding(rig)
+        rig.refuse("PATCH", PATH, status(500, "InternalError"))
+        await rig.session()
+        rig.hear(shard("mine", "a", "a"))
+        for _ in range(2):
+            await rig.session()
+        assert [each["status"]["nodesInUse"] for each in rig.sent("PATCH", PATH)] == [[], ["a"]]
+
+
+@on_loop
+async def test_a_shard_that_is_missing_is_named_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with batch_running(*WORLD) as rig:
+        made = sharding(rig)
+        with caplog.at_level(logging.ERROR):
+            await rig.session()
+            made.look()
+        assert caplog.messages == ["sharding is on, and there is no node shard mine; create it, or name another one"]
+        assert rig.bound() == {}
+        rig.hear(shard("mine", "a"))
+        await rig.session()
+        await until(lambda: list(rig.bound().values()) == ["a"])

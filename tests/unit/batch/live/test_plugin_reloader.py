@@ -1,0 +1,134 @@
+"""Plugins and actions that change between sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.batch.actions import default_actions
+from bayplan.batch.engine import BatchEngine, SessionOpen
+from bayplan.batch.live.plugin_reloader import BatchReloading
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.errors import PluginError
+from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import GANGS, engine_of
+
+
+def likes(node_name: str) -> type[Any]:
+    class Favourite:
+        name = "favourite"
+
+        def __init__(self, arguments: Any) -> None:
+            pass
+
+        def on_session_open(self, session: Any) -> None:
+            session.add_node_order_fn(self.name, lambda _, node: 100.0 if node.name == node_name else 0.0)
+
+    return Favourite
+
+
+class Step:
+    name = "step"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def initialize(self) -> None:
+        self.calls.append("initialize")
+
+    def execute(self, session: Any) -> None: ...
+
+    def uninitialize(self) -> None:
+        self.calls.append("uninitialize")
+
+
+class Breaks(Step):
+    def initialize(self) -> None:
+        raise RuntimeError("cannot begin")
+
+
+def engine() -> BatchEngine:
+    conf = GANGS.replace("  - name: nodeorder\n", "  - name: favourite\n")
+    return engine_of(
+        conf=conf,
+        nodes=[make_node("a", cpu=4), make_node("b", cpu=4)],
+        pods=[make_member("job-w-0", requests={"cpu": "1"})],
+        objects=[make_group()],
+        plugins=with_plugin("a"),
+    )
+
+
+def with_plugin(node_name: str) -> PluginSet:
+    return default_batch_plugins().with_plugins(likes(node_name))
+
+
+def test_the_next_session_asks_the_new_plugin() -> None:
+    one, files = engine(), {"version": 1}
+    reloading = BatchReloading(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
+    reloading.look()
+    assert one.run_session().binds == {"default/job-w-0": "a"}
+    one = engine()
+    reloading = BatchReloading(one, lambda: dict(files), lambda: (with_plugin("b"), default_actions()))
+    files["version"] = 2
+    reloading.look()
+    assert reloading.fault == ""
+    assert one.run_session().binds == {"default/job-w-0": "b"}
+
+
+def test_a_plugin_that_cannot_be_built_does_not_take_the_place_of_one_that_can() -> None:
+    class CannotBegin:
+        name = "favourite"
+
+        def __init__(self, arguments: Any) -> None:
+            raise ValueError(f"no such rack: {arguments!r}")
+
+        def on_session_open(self, session: Any) -> None: ...
+
+    one, files = engine(), {"version": 1}
+    fresh = default_batch_plugins().with_plugins(CannotBegin)
+    reloading = BatchReloading(one, lambda: dict(files), lambda: (fresh, default_actions()))
+    files["version"] = 2
+    reloading.look()
+    assert reloading.fault.startswith('plugin "favourite" cannot be built: ValueError: no such rack: ')
+    assert one.run_session().binds == {"default/job-w-0": "a"}
+
+
+def test_a_broken_file_changes_nothing_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    one, files = engine(), {"version": 1}
+
+    def broken() -> tuple[PluginSet, ActionSet]:
+        raise PluginError("x.py cannot be read")
+
+    reloading = BatchReloading(one, lambda: dict(files), broken)
+    for version in (2, 3):
+        files["version"] = version
+        reloading.look()
+    assert reloading.fault == "x.py cannot be read"
+    assert caplog.text.count("x.py cannot be read") == 1
+    assert one.run_session().binds == {"default/job-w-0": "a"}
+
+
+def test_actions_that_are_replaced_end_and_those_that_stay_go_on() -> None:
+    one = engine()
+    first, second = Step(), Step()
+    shipped = default_actions()
+    one.renew(with_plugin("a"), shipped.with_actions(first))
+    one.renew(with_plugin("a"), shipped.with_actions(first))
+    assert first.calls == ["initialize"]
+    one.renew(with_plugin("a"), shipped.with_actions(second))
+    assert (first.calls, second.calls) == (["initialize", "uninitialize"], ["initialize"])
+
+
+def test_an_action_that_cannot_begin_and_is_not_configured_is_nobodys_loss() -> None:
+    one = engine()
+    one.renew(with_plugin("a"), default_actions().with_actions(Breaks()))
+    assert one.run_session().binds == {"default/job-w-0": "a"}
+
+
+def test_nothing_changes_while_a_session_is_open() -> None:
+    one = engine()
+    with one.session(), pytest.raises(SessionOpen):
+        one.renew(with_plugin("b"), default_actions())

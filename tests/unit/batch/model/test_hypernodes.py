@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.batch.model.hypernodes import (
+    TOP,
+    build,
+    misread_members,
+    missing_members,
+)
+from bayplan.objects.core import Node
+from bayplan.objects.meta import LabelSelector, ObjectMeta
+from bayplan.objects.volcano.types import (
+    ExactMatch,
+    HyperNode,
+    HyperNodeSpec,
+    Member,
+    MemberSelector,
+    RegexMatch,
+)
+from bayplan.testing.builders import make_node
+from support.builders.batch import opened
+
+NODES: list[Node] = [make_node(f"n{number}", labels={"rack": f"r{number // 2}"}) for number in range(4)]
+WAITING = "; jobs that ask for a network topology wait until that is mended"
+
+
+def nodes_named(*names: str) -> list[Member]:
+    return [Member("Node", MemberSelector(exact_match=ExactMatch(name))) for name in names]
+
+
+def children(*names: str) -> list[Member]:
+    return [Member("HyperNode", MemberSelector(exact_match=ExactMatch(name))) for name in names]
+
+
+def hyper(name: str, tier: int, members: list[Member], tier_name: str = "") -> HyperNode:
+    return HyperNode(metadata=ObjectMeta(name=name), spec=HyperNodeSpec(tier, tier_name, tuple(members)))
+
+
+TREE = [
+    hyper("s0", 1, nodes_named("n0", "n1"), "leaf"),
+    hyper("s1", 1, nodes_named("n2", "n3"), "leaf"),
+    hyper("s2", 2, children("s0", "s1"), "spine"),
+]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        pytest.param(MemberSelector(exact_match=ExactMatch("n1")), {"n1"}, id="exact"),
+        pytest.param(MemberSelector(regex_match=RegexMatch("[01]")), {"n0", "n1"}, id="unanchored-pattern"),
+        pytest.param(MemberSelector(regex_match=RegexMatch("(")), set(), id="a-broken-pattern"),
+        pytest.param(MemberSelector(label_match=LabelSelector({"rack": "r1"})), {"n2", "n3"}, id="labels"),
+        pytest.param(MemberSelector(label_match=LabelSelector()), set(), id="empty-labels-mean-nobody"),
+        pytest.param(
+            MemberSelector(exact_match=ExactMatch("n0"), regex_match=RegexMatch("3")), {"n0", "n3"}, id="several-add-up"
+        ),
+    ],
+)
+def test_members(selector: MemberSelector, expected: set[str]) -> None:
+    places, fault = build([hyper("s0", 1, [Member("Node", selector)])], NODES)
+    assert not fault
+    assert places["s0"].nodes == expected
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_the_order_of_objects_does_not_matter(order: list[int]) -> None:
+    places, fault = build([TREE[number] for number in order], NODES)
+    assert not fault
+    assert places["s2"].nodes == {"n0", "n1", "n2", "n3"}
+    assert places["s2"].children == {"s0", "s1"}
+    assert (places["s0"].parent, places["s1"].parent, places["s2"].parent) == ("s2", "s2", "")
+
+
+@pytest.mark.parametrize(
+    ("objects", "problem", "names"),
+    [
+        pytest.param(
+            [*TREE, hyper("s3", 3, children("s0"))],
+            "hypernode s0 is a member of s2 and of s3; leave one out",
+            ("s2", "s3"),
+            id="two-parents",
+        ),
+        pytest.param(
+            [hyper("a", 2, children("b")), hyper("b", 1, children("a"))],
+            "hypernodes form a cycle: a > b > a; take one of them out",
+            ("a", "b"),
+            id="cycle",
+        ),
+        pytest.param(
+            [*TREE, hyper("s3", 3, children("s0")), hyper("s4", 1, [])],
+            "hypernode s0 is a member of s2 and of s3; leave one out",
+            ("s2", "s3"),
+            id="not-over-with-the-next",
+        ),
+    ],
+)
+def test_contradictions(objects: list[HyperNode], problem: str, names: tuple[str, ...]) -> None:
+    """Told once, whoever of them is looked at, with all who could mend it."""
+    assert build(objects, NODES)[1] == {problem + WAITING: names}
+
+
+def test_contradictions_are_all_told() -> None:
+    rings = [hyper(name, 2, children(name)) for name in ("a", "b")]
+    assert list(build(rings, NODES)[1].values()) == [("a",), ("b",)]
+
+
+def test_a_member_of_no_known_type_stands_for_no_node() -> None:
+    odd = hyper("s0", 1, [Member("Rack", MemberSelector(exact_match=ExactMatch("n1")))])
+    assert build([odd], NODES)[0]["s0"].nodes == set()
+    sentence = 'hypernode s0: the member type "Rack" is none; say Node or HyperNode; this member stands for no node'
+    assert misread_members([odd]) == {sentence: ("s0",)}
+    assert missing_members([odd], []) == {}
+
+
+def tree_of(objects: list[HyperNode]) -> Any:
+    return opened(nodes=NODES, objects=objects)
+
+
+def test_a_session_adds_a_root_above_everything() -> None:
+    with tree_of(TREE) as session:
+        tree = session.hyper_nodes
+        assert (tree.top.tier, tree.top.children, tree["s2"].parent) == (3, {"s2"}, TOP)
+        assert tree.nodes_of(TOP).names == ["n0", "n1", "n2", "n3"]
+        assert tree.nodes_of("s1").names == ["n2", "n3"]
+        assert list(tree.nodes_of("nowhere")) == []
+        assert tree.tiers == [1, 2, 3]
+        assert tree.tier_names == {"leaf": 1, "spine": 2}
+        assert tree.leaf_of("n2") == "s1"
+    with tree_of([]) as session:
+        assert session.hyper_nodes.top.tier == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "common"),
+    [("s0", "s1", "s2"), ("s0", "s0", "s0"), ("s0", "s2", "s2"), ("", "s1", "s1"), ("s1", "", "s1"), ("s2", TOP, TOP)],
+)
+def test_the_lowest_hypernode_above_both(left: str, right: str, common: str) -> None:
+    with tree_of(TREE) as session:
+        assert session.hyper_nodes.lowest_common(left, right) == common
+
+
+def test_a_member_without_an_object_holds_no_nodes_and_has_no_tier() -> None:
+    with tree_of([hyper("s2", 2, children("ghost"))]) as session:
+        tree = session.hyper_nodes
+        assert tree["ghost"].parent == "s2"
+        assert list(tree.nodes_of("ghost")) == []
+        assert tree.tiers == [2, 3]
+
+
+def test_a_tree_with_a_fault_is_not_ready() -> None:
+    with tree_of([*TREE, hyper("s3", 3, children("s0"))]) as session:
+        assert not session.hyper_nodes.ready
+        assert session.faults == ["hypernode s0 is a member of s2 and of s3; leave one out" + WAITING]

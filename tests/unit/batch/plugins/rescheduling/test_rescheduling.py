@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.batch.config.arguments import Arguments
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.model.nodes import NodeUsage
+from bayplan.batch.plugins.rescheduling.low_node_utilization import Thresholds
+from bayplan.batch.plugins.rescheduling.plugin import Rescheduling, Rounds
+from bayplan.batch.session.session import Session
+from bayplan.objects.core import Node, Pod
+from bayplan.testing.builders import make_node
+from support.builders.batch import (
+    NOW,
+    make_engine,
+    make_group,
+    make_member,
+    named,
+)
+
+PERIOD = "10m"
+
+
+def strategy(**params: Any) -> dict[str, Any]:
+    return {"metricsPeriod": PERIOD, "strategies": [{"name": "lowNodeUtilization", "params": params}]}
+
+
+LEVEL = strategy(thresholds={"cpu": 30, "memory": 30}, targetThresholds={"cpu": 60, "memory": 60})
+
+
+def pod(name: str, node: str = "busy", *, cpu: str = "1", priority: int | None = None, **rest: Any) -> Pod:
+    requests = {"cpu": cpu, "memory": "1Gi"} if cpu else {}
+    made = make_member(name, node=node, requests=requests, **rest)
+    return replace(made, spec=replace(made.spec, priority=priority))
+
+
+def engine(
+    pods: list[Pod],
+    usage: Mapping[str, float],
+    *,
+    arguments: Mapping[str, Any] = LEVEL,
+    nodes: list[Node] | None = None,
+    memory: float = 0.0,
+) -> BatchEngine:
+    room = {"cpu": 10, "memory": "100Gi"}
+    nodes = [make_node(name, **room) for name in usage] if nodes is None else nodes
+    found = make_engine(Rescheduling, arguments=arguments, nodes=nodes, pods=pods, objects=[make_group()])
+    found.set_usage({name: NodeUsage(0.0, {PERIOD: cpu}, {PERIOD: memory}) for name, cpu in usage.items()})
+    found.handle.memory[Rescheduling.name] = Rounds(NOW - timedelta(days=1))
+    return found
+
+
+def victims(session: Session) -> list[str]:
+    running = [task for job in session.jobs.values() for task in job.tasks.values() if task.node_name]
+    return named(session.victim_tasks(running))
+
+
+def moved(pods: list[Pod], usage: Mapping[str, float], **world: Any) -> list[str]:
+    with engine(pods, usage, **world).session() as session:
+        return victims(session)
+
+
+FOUR = [pod(f"p-w-{number}") for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        pytest.param({"busy": 75.0, "idle": 10.0}, 2, id="until-the-node-is-below-its-target"),
+        pytest.param({"busy": 80.0, "idle": 10.0}, 3, id="at-the-target-is-not-below"),
+        pytest.param({"busy": 60.0, "idle": 10.0}, 0, id="no-busy-node"),
+        pytest.param({"busy": 75.0, "idle": 30.0}, 0, id="no-idle-node"),
+        pytest.param({"busy": 20.0, "idle": 10.0}, 0, id="nothing-but-idle-nodes"),
+        pytest.param({"busy": 99.0, "idle": 40.0, "low": 29.0}, 4, id="all-that-are-there"),
+    ],
+)
+def test_busy_nodes_are_relieved(usage: dict[str, float], expected: int) -> None:
+    assert len(moved(FOUR, usage)) == expected
+
+
+def test_the_room_of_idle_nodes_is_the_limit() -> None:
+    """It ends where nothing at all is left: 60 % of 10 cpus, less 50 % in use there, is one task's."""
+    arguments = strategy(thresholds={"cpu": 55}, targetThresholds={"cpu": 60})
+    assert len(moved(FOUR, {"busy": 99.0, "idle": 50.0}, arguments=arguments)) == 1
+    assert len(moved(FOUR, {"busy": 99.0, "idle": 45.0}, arguments=arguments)) == 4  # 1.5 cpus: below zero goes on
+
+
+def test_nodes_that_take_no_pods_are_not_idle() -> None:
+    nodes = [make_node("busy", cpu=10), make_node("idle", cpu=10, unschedulable=True)]
+    assert not moved(FOUR, {"busy": 90.0, "idle": 0.0}, nodes=nodes)
+
+
+def test_memory_counts_as_cpu_does() -> None:
+    with engine(FOUR, {"busy": 10.0, "idle": 10.0}).session() as session:
+        session.nodes.usage["busy"].memory[PERIOD] = 61.0  # type: ignore[index]
+        assert len(victims(session)) == 2
+
+
+def test_the_busiest_node_comes_first() -> None:
+    pods = [pod("a", "busy"), pod("b", "busier")]
+    arguments = strategy(thresholds={"cpu": 55}, targetThresholds={"cpu": 60})
+    assert moved(pods, {"busy": 90.0, "busier": 95.0, "idle": 50.0}, arguments=arguments) == ["b"]
+
+
+def test_the_least_important_go_first() -> None:
+    pods = [
+        pod("important", priority=10),
+        pod("burstable", priority=5),
+        pod("idle", priority=5, cpu=""),
+        pod("nameless"),
+        pod("stranger", group=""),
+    ]
+    assert moved(pods, {"busy": 99.0, "idle": 0.0}) == ["nameless", "idle", "burstable", "important"]
+
+
+def test_usage_of_another_period_counts_as_none() -> None:
+    assert not moved(FOUR, {"busy": 90.0, "idle": 10.0}, arguments={**LEVEL, "metricsPeriod": "5m"})
+
+
+# arguments
+
+
+def test_without_thresholds_nothing_moves() -> None:
+    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments={"metricsPeriod": PERIOD})
+    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments=strategy())
+
+
+@pytest.mark.parametrize(
+    ("params", "low", "target"),
+    [
+        pytest.param({}, (100, 100), (100, 100), id="nothing"),
+        pytest.param({"thresholds": {"cpu": 20}}, (20, 100), (100, 100), id="one-resource"),
+        pytest.param({"thresholds": {"cpu": 20, "pods": 3}}, (20, 100), (100, 100), id="others-do-not-count"),
+        pytest.param({"targetThresholds": {"memory": 70}}, (100, 100), (100, 70), id="target"),
+        pytest.param({"thresholds": 20, "targetThresholds": {"cpu": 70}}, (100, 100), (100, 100), id="no-map-ends-it"),
+    ],
+)
+def test_thresholds(params: dict[str, Any], low: tuple[int, int], target: tuple[int, int]) -> None:
+    found = Thresholds.of(params, Arguments())
+    assert (found.low["cpu"], found.low["memory"]) == low
+    assert (found.target["cpu"], found.target["memory"]) == target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param({"interval": 5}, "argument interval must be a text such as 5m, not 5", id="interval"),
+        pytest.param({"metricsPeriod": 10}, "argument metricsPeriod must be a text", id="period"),
+        pytest.param(strategy(thresholds={"cpu": 2.5}), "thresholds.cpu must be a whole number", id="threshold"),
+        pytest.param({"interval": "soon"}, "interval: ", id="no-duration"),
+        pytest.param({"strategies": ["x"]}, "strategies: 'x' is no strategy", id="no-strategy"),
+        pytest.param(strategy(thresholds=5), "thresholds must be a map of resources", id="no-map"),
+    ],
+)
+def test_what_cannot_be_used_is_said(arguments: dict[str, Any], sentence: str) -> None:
+    with engine(FOUR, {"busy": 90.0, "idle": 10.0}, arguments=arguments).session() as session:
+        assert any(sentence in fault for fault in session.faults), session.faults
+        assert not victims(session)
+
+
+def test_unknown_strategies_are_passed_over() -> None:
+    arguments = {"metricsPeriod": PERIOD, "strategies": [{"name": "other"}]}
+    assert not moved(FOUR, {"busy": 99.0, "idle": 1.0}, arguments=arguments)
+
+
+# when
+
+
+def test_an_interval_passes_between_two_rounds() -> None:
+    world = engine(FOUR, {"busy": 90.0, "idle": 10.0}, arguments={**LEVEL, "interval": "2m"})
+    clock: Any = world.handle.clock
+    found = []
+    for seconds in (0, 120, 1):
+        clock.advance(seconds)
+        with world.session() as session:
+            found.append(bool(victims(session)))
+    assert found == [True, False, True]  # later than two minutes, not after two minutes
+
+
+def test_the_first_interval_begins_with_the_process() -> None:
+    world = engine(FOUR, {"busy": 90.0, "idle": 10.0})
+    del world.handle.memory[Rescheduling.name]
+    with world.session() as session:
+        assert not victims(session)
+
+
+def test_the_period_is_remembered() -> None:
+    rounds = Rounds(NOW)
+    Rescheduling(Arguments({"metricsPeriod": "10m"}), rounds)
+    Rescheduling(Arguments({}), rounds)
+    assert rounds.period == "10m"

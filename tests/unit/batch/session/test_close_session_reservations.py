@@ -1,0 +1,62 @@
+"""What a session reserves for tasks that it does not bind is free again when it is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.objects.core import Pod
+from bayplan.testing.builders import LONG_AGO, make_node, make_pv, make_pvc, make_storage_class
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import engine_of
+from support.builders.framework import changed
+from support.builders.volumes import on_claim
+
+CLAIM = make_pvc("data", storage_class="slow")
+VOLUMES = (
+    CLAIM,
+    make_pv("disk", storage_class="slow"),
+    make_storage_class("slow", provisioner="rancher.io/local-path"),
+)
+LEAVING = changed(
+    make_member("old-w-0", "old", node="n", requests={"cpu": "4"}), metadata={"deletion_timestamp": LONG_AGO}
+)
+
+
+def with_claim(pod: Pod) -> Pod:
+    return changed(pod, spec={"volumes": (on_claim("data"),)})
+
+
+def engine_with(*pods: Pod, minimum: int = 1) -> BatchEngine:
+    groups = (make_group("old"), make_group("job", min_member=minimum))
+    return engine_of(nodes=[make_node("n", cpu=4)], pods=pods, objects=[*VOLUMES, *groups])
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_volume_for_a_task_that_waits_for_room(rounds: int) -> None:
+    engine = engine_with(LEAVING, with_claim(make_member("job-w-0", requests={"cpu": "2"})))
+    for _ in range(rounds):
+        outcome = engine.run_session()
+        assert outcome.pipelined == {"default/job-w-0": "n"}
+        assert outcome.pre_binds == {}
+        assert engine.cache.volumes.claims.get(CLAIM.key) == CLAIM
+        assert len(engine.cache.volumes.volumes) == 0
+
+
+def test_a_volume_for_a_task_that_is_bound_stays_reserved() -> None:
+    engine = engine_with(with_claim(make_member("job-w-0", requests={"cpu": "2"})))
+    outcome = engine.run_session()
+    assert outcome.binds == {"default/job-w-0": "n"}
+    assert list(outcome.pre_binds) == ["pod-job-w-0"]
+    assert len(engine.cache.volumes.volumes) == 1
+
+
+def test_a_session_that_breaks_off_leaves_nothing_reserved() -> None:
+    engine = engine_with(with_claim(make_member("job-w-0", requests={"cpu": "2"})))
+    with engine.session() as session:
+        task = session.jobs["default/job"].tasks["pod-job-w-0"]
+        session.pre_predicate(task)
+        assert session.prospect(task).allowed(task).any()
+        assert session.statement().allocate(task, "n")
+        assert len(engine.cache.volumes.volumes) == 1
+    assert len(engine.cache.volumes.volumes) == 0

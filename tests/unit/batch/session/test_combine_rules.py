@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bayplan.batch.model.tasks import Task
+from bayplan.batch.session import combine_rules
+from bayplan.batch.session.combine_rules import Asked, Vote
+from support.builders.batch import make_member
+
+A, B, C = (Task(make_member(name)) for name in "abc")
+
+
+def asked(*tiers: list[Any]) -> tuple[Asked, list[str]]:
+    """Functions of tiers; what does not answer a constant is called."""
+    blamed: list[str] = []
+
+    def fn(answer: Any) -> Callable[..., Any]:
+        return answer if callable(answer) else lambda *_: answer
+
+    named = [
+        [(f"p{number}{tier}", fn(answer)) for number, answer in enumerate(each)] for tier, each in enumerate(tiers)
+    ]
+    return Asked(named, lambda plugin, what: blamed.append(f"{plugin}: {what}")), blamed
+
+
+def broken(*_: object) -> Any:
+    raise RuntimeError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("tiers", "order"),
+    [
+        pytest.param([[]], 0, id="nobody"),
+        pytest.param([[0, -3], [5]], -1, id="first-that-cares"),
+        pytest.param([[0], [0.5]], 1, id="later-tier-and-fractions"),
+        pytest.param([[broken, 2]], 1, id="who-raises-has-no-opinion"),
+        pytest.param([["left", -1]], -1, id="nonsense-has-no-opinion"),
+    ],
+)
+def test_orders(tiers: list[list[Any]], order: int) -> None:
+    assert combine_rules.first_nonzero(asked(*tiers)[0], A, B) == order
+
+
+@pytest.mark.parametrize(
+    ("tiers", "passed"),
+    [
+        pytest.param([[Vote.PERMIT, Vote.REJECT]], False, id="reject-in-the-same-tier"),
+        pytest.param([[Vote.PERMIT], [Vote.REJECT]], True, id="permit-hides-later-tiers"),
+        pytest.param([[Vote.ABSTAIN], [Vote.REJECT]], False, id="abstaining-does-not"),
+        pytest.param([[Vote.REJECT, Vote.PERMIT]], False, id="reject-ends-it"),
+        pytest.param([[]], True, id="nobody"),
+        pytest.param([[broken], [Vote.REJECT]], False, id="who-raises-abstains"),
+        pytest.param([[None], [Vote.PERMIT]], True, id="nonsense-abstains"),
+    ],
+)
+def test_votes(tiers: list[list[Any]], passed: bool) -> None:
+    assert combine_rules.vote(asked(*tiers)[0], A) is passed
+
+
+@pytest.mark.parametrize(
+    ("tiers", "victims"),
+    [
+        pytest.param([[[A, B], []], [[C]]], [C], id="an-empty-list-vetoes-its-tier-only"),
+        pytest.param([[[A], [B], [C]]], [C], id="an-empty-intersection-starts-anew"),
+        pytest.param([[None, [A]]], [A], id="abstaining"),
+        pytest.param([[None], [None]], [], id="nobody-decides"),
+        pytest.param([[[A, B], [B, C]], [[A]]], [B], id="first-deciding-tier"),
+        pytest.param([[[C, A, B], [B, C]]], [C, B], id="in-the-order-of-the-first"),
+        pytest.param([[broken, [A]]], [A], id="who-raises-abstains"),
+        pytest.param([[["a"], [A]]], [A], id="nonsense-abstains"),
+    ],
+)
+def test_victims(tiers: list[list[Any]], victims: list[Task]) -> None:
+    assert combine_rules.victims_of_tier(asked(*tiers)[0], A, [A, B, C]) == victims
+
+
+@pytest.mark.parametrize(
+    ("tiers", "starving"),
+    [
+        pytest.param([[]], False, id="nobody"),
+        pytest.param([[], [True]], True, id="first-tier-with-one"),
+        pytest.param([[True], [False]], True, id="later-tiers-do-not-count"),
+        pytest.param([[True, False]], False, id="all-of-the-tier"),
+    ],
+)
+def test_starving_asks_the_first_tier_that_answers(tiers: list[list[Any]], starving: bool) -> None:
+    assert combine_rules.agreed_in_first_tier(asked(*tiers)[0], A) is starving
+
+
+def test_all_must_agree_and_one_is_enough() -> None:
+    assert combine_rules.unanimous(asked([])[0]) is True
+    assert combine_rules.unanimous(asked([True], [False])[0]) is False
+    assert combine_rules.unanimous(asked([broken, "yes"])[0]) is True
+    assert combine_rules.anybody(asked([])[0]) is False
+    assert combine_rules.anybody(asked([False], [1])[0]) is True
+
+
+def test_union_of_the_first_tier_that_names_any() -> None:
+    def union(*tiers: list[Callable[..., list[Task]]]) -> list[Task]:
+        return combine_rules.union_of_tier(Asked([[("p", fns)] for fns in tiers], lambda *_: None), [])
+
+    assert union([lambda _: [A], lambda _: [B, A]], [lambda _: [C]]) == [A, B]
+    assert union([lambda _: []], [lambda _: [C]]) == [C]
+    assert union([broken], [lambda _: [C]]) == [C]
+
+
+def test_first_answer_and_first_registered() -> None:
+    assert combine_rules.first_answer(asked([None], ["x", "y"])[0]) == "x"
+    assert combine_rules.first_registered(asked([None, "x"])[0]) is None
+    assert combine_rules.first_registered(asked([broken, "x"])[0]) == "x"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        combine_rules.first_nonzero,
+        combine_rules.vote,
+        combine_rules.unanimous,
+        combine_rules.everybody,
+        combine_rules.by_plugin,
+    ],
+)
+def test_who_raises_is_named_with_what_it_said(rule: Callable[..., Any]) -> None:
+    found, blamed = asked([broken])
+    rule(found, A)
+    assert blamed == ["p00: no idea"]
+
+
+def test_nonsense_is_named_with_what_is_needed() -> None:
+    found, blamed = asked(["perhaps"])
+    combine_rules.unanimous(found, A)
+    assert blamed == ["p00: answered 'perhaps'; True or False is needed"]

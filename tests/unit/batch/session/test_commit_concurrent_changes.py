@@ -1,0 +1,257 @@
+"""What a session does when others change the cluster, or tell of changes, between two of its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.batch.engine import BatchEngine, SessionOpen
+from bayplan.batch.session.outcome import Outcome
+from bayplan.objects.core import ContainerPort, Pod
+from bayplan.objects.meta import ObjectMeta
+from bayplan.objects.workloads import PriorityClass
+from bayplan.snapshot import PodInfo
+from bayplan.testing.builders import make_node, make_pod
+from support.builders.batch import (
+    NOW,
+    make_group,
+    make_member,
+    make_queue,
+)
+from support.builders.batch_engines import GANGS, engine_of, enter
+
+PREEMPTING = GANGS.replace("enqueue, allocate, backfill", "allocate, preempt").replace(
+    "  - name: predicates\n", "  - name: conformance\n- plugins:\n  - name: predicates\n"
+)
+
+
+def world(*pods: Pod, cpu: int = 2, conf: str = GANGS, second: int = 2) -> BatchEngine:
+    """Room for two gangs on two nodes; the first is served, then others have their turn, then the second."""
+    members = [make_member("one-0", "one"), *(make_member(f"two-{number}", "two") for number in range(second))]
+    groups = [make_group("one", priority_class_name="high"), make_group("two", min_member=second)]
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    nodes = [make_node("a", cpu=cpu), make_node("b", cpu=cpu)]
+    return engine_of(conf=conf, nodes=nodes, pods=[*members, *pods], objects=[high, *groups])
+
+
+def first_turn(engine: BatchEngine, outcome: Outcome) -> Iterator[None]:
+    """A session whose first statement, that of the first gang, is through."""
+    turns = engine.turns(outcome)
+    while not outcome.binds:
+        next(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+    return turns
+
+
+def finished(turns: Iterator[None]) -> None:
+    for _ in turns:
+        pass
+
+
+def other_node(outcome: Outcome) -> str:
+    """Where the second gang's tasks cannot do without."""
+    return "b" if outcome.binds["default/one-0"] == "a" else "a"
+
+
+def test_a_gang_whose_room_is_taken_meanwhile_starts_as_a_whole_or_not_at_all() -> None:
+    engine, outcome = world(second=3), Outcome()
+    turns = first_turn(engine, outcome)
+    engine.cache.add_pod(make_pod("rival", cpu=1, node=other_node(outcome)))
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+    assert not engine.cache.is_assumed("pod-two-0")
+
+
+def test_a_gang_whose_node_goes_meanwhile_does_not_start() -> None:
+    engine, outcome = world(), Outcome()
+    turns = first_turn(engine, outcome)
+    for name in ("a", "b"):
+        engine.cache.remove_node(name)
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+
+
+def test_room_that_was_promised_to_others_meanwhile_stays_theirs() -> None:
+    engine, outcome = world(second=3), Outcome()
+    turns = first_turn(engine, outcome)
+    engine.handle.nominations.nominate(PodInfo(make_pod("theirs", cpu=1)), other_node(outcome))
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+
+
+def test_a_host_port_that_others_took_meanwhile_is_theirs() -> None:
+    port = (ContainerPort(container_port=80, host_port=80),)
+
+    def with_port(pod: Pod) -> Pod:
+        return replace(pod, spec=replace(pod.spec, containers=(replace(pod.spec.containers[0], ports=port),)))
+
+    high = PriorityClass(metadata=ObjectMeta(name="high"), value=10)
+    groups = [make_group("one", priority_class_name="high"), make_group("two")]
+    pods = [make_member("one-0", "one"), with_port(make_member("two-0", "two"))]
+    engine = engine_of(nodes=[make_node("a", cpu=8)], pods=pods, objects=[high, *groups])
+    outcome = Outcome()
+    turns = first_turn(engine, outcome)
+    engine.cache.add_pod(with_port(make_pod("rival", cpu=1, node="a")))
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+
+
+def test_best_effort_tasks_too_leave_others_what_they_took_meanwhile() -> None:
+    free = [make_member(f"free-{number}", "free", requests={}) for number in range(2)]
+    engine = engine_of(nodes=[make_node("a", capacity={"pods": 2})], pods=free, objects=[make_group("free")])
+    outcome = Outcome()
+    turns = engine.turns(outcome)
+    while not outcome.binds:
+        next(turns)
+    engine.cache.add_pod(make_pod("rival", node="a"))
+    finished(turns)
+    assert len(outcome.binds) == 1
+    assert not outcome.allocated  # the other one waits like anybody who found no room
+    columns = engine.cache.snapshot().nodes
+    assert columns.pod_count[0] == 2
+
+
+def test_a_best_effort_task_takes_no_room_that_was_promised_meanwhile() -> None:
+    free = [make_member("free-0", "free", requests={})]
+    engine = engine_of(nodes=[make_node("a", capacity={"pods": 1})], pods=free, objects=[make_group("free")])
+    with engine.session() as session:
+        (task,) = session.jobs["default/free"].tasks.values()
+        engine.handle.nominations.nominate(PodInfo(make_pod("theirs")), "a")
+        node = session.node("a")
+        assert node is not None
+        refused = session.allocate(task, node)
+        assert refused is not None
+        assert "others took its room meanwhile" in refused.message
+    assert not engine.cache.is_assumed("pod-free-0")
+
+
+def test_a_best_effort_member_waits_with_its_gang() -> None:
+    """Volcano counts best-effort members that wait as ready; they still do not go before a gang that is not."""
+    pods = [make_member("free", requests={}), *(make_member(f"w-{number}") for number in range(2))]
+    objects = [make_group(min_member=3)]
+    outcome = engine_of(nodes=[make_node("a", cpu=1)], pods=pods, objects=objects).run_session()
+    assert not outcome.binds
+    outcome = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=objects).run_session()
+    assert len(outcome.binds) == 3
+
+
+def test_a_pod_that_is_deleted_meanwhile_is_not_bound_and_its_gang_waits() -> None:
+    engine, outcome = world(), Outcome()
+    turns = first_turn(engine, outcome)
+    engine.withdraw(make_member("two-1", "two"))
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+    assert engine.ledger.task("pod-two-1") is None
+    assert engine.ledger.task("pod-two-0") is not None
+
+
+@pytest.mark.parametrize("change", ["terminating", "ended"])
+def test_a_pod_that_will_not_run_any_more_is_not_bound(change: str) -> None:
+    engine, outcome = world(second=1), Outcome()
+    turns = first_turn(engine, outcome)
+    pod = make_member("two-0", "two", phase="Failed" if change == "ended" else "")
+    if change == "terminating":
+        pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=NOW))
+    engine.observe(pod)
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+
+
+def test_another_version_of_a_pod_is_the_next_sessions_and_is_bound_once() -> None:
+    engine, outcome = world(), Outcome()
+    turns = first_turn(engine, outcome)
+    for number in range(2):
+        engine.observe(make_member(f"two-{number}", "two", labels={"new": "yes"}))
+    finished(turns)
+    assert len(outcome.binds) == 3
+    task = engine.ledger.task("pod-two-0")
+    assert task is not None
+    assert task.pod.metadata.labels == {"new": "yes"}
+    assert task.node_name == outcome.binds["default/two-0"]
+    again = engine.run_session()
+    assert not again.binds
+    assert not again.faults
+
+
+def test_a_pod_that_comes_meanwhile_is_in_the_next_session() -> None:
+    engine, outcome = world(cpu=4), Outcome()
+    turns = first_turn(engine, outcome)
+    enter(engine, make_member("two-9", "two"))
+    finished(turns)
+    assert len(outcome.binds) == 3
+    assert set(engine.run_session().binds) == {"default/two-9"}
+
+
+def test_a_pod_that_somebody_else_placed_meanwhile_stays_there() -> None:
+    engine, outcome = world(cpu=8), Outcome()
+    turns = first_turn(engine, outcome)
+    enter(engine, make_member("two-1", "two", node=other_node(outcome)))
+    finished(turns)
+    assert set(outcome.binds) == {"default/one-0"}
+    assert not outcome.faults
+    assert set(engine.run_session().binds) == {"default/two-0"}
+
+
+def preempting() -> BatchEngine:
+    """`one` is placed at once; `high`, of 2 CPUs, waits for a victim on the other node, where one CPU is idle."""
+    classes = [PriorityClass(metadata=ObjectMeta(name=name), value=value) for name, value in _CLASSES.items()]
+    groups = [
+        make_group("low", min_member=1, phase="Running", priority_class_name="low"),
+        make_group("one", phase="Inqueue", priority_class_name="top"),
+        make_group("high", phase="Inqueue", priority_class_name="high"),
+    ]
+    pods = [
+        make_member("low-0", "low", node="a"),
+        make_member("low-1", "low", node="a"),
+        make_member("one-0", "one", requests={"cpu": "100m"}),
+        make_member("high-0", "high", requests={"cpu": "2"}),
+    ]
+    nodes = [make_node("a", cpu=3), make_node("b", cpu=1)]
+    return engine_of(conf=PREEMPTING, nodes=nodes, pods=pods, objects=[*classes, *groups, make_queue("z")])
+
+
+_CLASSES = {"low": 1, "high": 5, "top": 9}
+
+
+def test_victims_go_for_who_needs_their_room() -> None:
+    outcome = preempting().run_session()
+    assert len(outcome.evicts) == 1
+    assert outcome.pipelined == {"default/high-0": "a"}
+
+
+@pytest.mark.parametrize("how", ["taken", "promised"])
+def test_nobody_is_evicted_for_room_that_will_not_suffice_because_others_were_quicker(how: str) -> None:
+    engine, outcome = preempting(), Outcome()
+    turns = first_turn(engine, outcome)
+    rival = make_pod("rival", cpu=1, node="a")
+    if how == "taken":
+        engine.cache.add_pod(rival)
+    else:
+        engine.handle.nominations.nominate(PodInfo(make_pod("theirs", cpu=1)), "a")
+        engine.cache.add_pod(make_pod("crumb", cpu="1m", node="b"))  # whoever promises has touched the cluster
+    finished(turns)
+    assert not outcome.evicts
+    assert not outcome.pipelined
+
+
+def test_a_victim_that_is_gone_already_need_not_be_evicted() -> None:
+    engine, outcome = preempting(), Outcome()
+    turns = first_turn(engine, outcome)
+    for name in ("low-0", "low-1"):
+        pod = make_member(name, "low", node="a")
+        engine.cache.remove_pod(pod)
+        engine.withdraw(pod)
+    finished(turns)
+    assert not outcome.evicts
+    assert engine.run_session().binds == {"default/high-0": "a"}
+
+
+def test_there_is_one_session_at_a_time() -> None:
+    engine = world()
+    with engine.session(), pytest.raises(SessionOpen, match="still open"), engine.session():
+        pass
+    turns = first_turn(engine, Outcome())
+    turns.close()  # type: ignore[attr-defined]  # broken off: the next one can begin
+    assert len(engine.run_session().binds) == 2

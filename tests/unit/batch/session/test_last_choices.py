@@ -1,0 +1,196 @@
+"""Sessions repeat their choices between equal nodes and hypernodes, so that what waits keeps its message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.evaluation.node_sampling import Share
+from bayplan.batch.session.last_choices import LastChoices
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta
+from bayplan.objects.volcano import types as volcano
+from bayplan.objects.workloads import PriorityClass
+from bayplan.testing.builders import make_node
+from support.builders.batch import make_group, make_member
+from support.builders.batch_engines import engine_of, enter
+
+ALLOCATE = """\
+actions: "allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: predicates
+  - name: nodeorder
+"""
+NODES = [make_node(f"n{number}", cpu=4) for number in range(4)]
+GANG = [make_member(f"job-w-{number}") for number in range(20)]
+SESSIONS = 8
+
+
+def waiting_gang(**more: Any) -> BatchEngine:
+    """20 pods of which 16 find room: the gang waits, and each message of the 16 names a node."""
+    group = make_group(min_member=20, phase="Inqueue")
+    return engine_of(conf=ALLOCATE, nodes=NODES, pods=GANG, objects=[group], **more)
+
+
+def messages(engine: BatchEngine) -> dict[str, str]:
+    return {key: said.message for key, said in engine.run_session().waiting.items()}
+
+
+def remembering(engine: BatchEngine) -> BatchEngine:
+    engine.handle.last_choices = LastChoices()
+    return engine
+
+
+def different(engine: BatchEngine) -> int:
+    """How many different sets of messages some sessions on an unchanged cluster give."""
+    return len({tuple(sorted(messages(engine).items())) for _ in range(SESSIONS)})
+
+
+def test_a_gang_that_waits_keeps_its_messages() -> None:
+    assert different(remembering(waiting_gang())) == 1
+    assert different(waiting_gang()) > 1, "without the memory they are drawn: else this test could not fail"
+
+
+def test_the_messages_of_others_stay_when_a_node_goes_or_comes() -> None:
+    engine = remembering(waiting_gang())
+    before = messages(engine)
+    engine.cache.add_node(make_node("new", cpu=4))  # which is the emptiest only after 16 pods
+    with_room = [key for key, said in before.items() if "can possibly" in said]
+    assert len(with_room) == 16
+    enter(engine, make_member("elsewhere", "", node="n0", requests={"cpu": "4"}))
+    after = messages(engine)
+    kept = [key for key in with_room if after[key] == before[key]]
+    assert not any("to n0," in after[key] for key in with_room), "it is full now"
+    assert kept, "those that fit as before stay where they were"
+    assert different(engine) == 1
+
+
+def test_a_bound_gang_is_where_the_last_message_said() -> None:
+    engine = remembering(waiting_gang())
+    before = messages(engine)
+    last = [make_node(f"m{number}", cpu=1, labels={"late": "yes"}) for number in range(4)]
+    for node in last:
+        engine.cache.add_node(node)
+    binds = engine.run_session().binds
+    assert len(binds) == 20
+    named = {key: said.split("assigned to ")[1].split(",")[0] for key, said in before.items() if "can possibly" in said}
+    kept = [key for key, node in named.items() if binds[key] == node]
+    assert len(kept) >= 4
+
+
+TRIALS = """\
+actions: "allocate, preempt"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: predicates
+  - name: nodeorder
+configurations:
+- name: preempt
+  arguments: {enableTopologyAwarePreemption: true, minCandidateNodesPercentage: 1, minCandidateNodesAbsolute: 1}
+"""
+
+
+def preempting_gang() -> BatchEngine:
+    """A gang of six that could preempt four: every session evicts in a statement that is discarded."""
+
+    def pod(name: str, group: str, priority: int, **more: Any) -> Pod:
+        made = make_member(name, group, **more)
+        return replace(made, spec=replace(made.spec, priority=priority))
+
+    nodes = [make_node(f"n{number}", cpu=1) for number in range(4)]
+    low = [pod(f"low-w-{number}", "low", 1, node=f"n{number}") for number in range(4)]
+    high = [pod(f"high-w-{number}", "high", 100) for number in range(6)]
+    objects: list[KubeObject] = [
+        PriorityClass(metadata=ObjectMeta(name="high"), value=100),
+        PriorityClass(metadata=ObjectMeta(name="low"), value=1),
+        make_group("low", phase="Running", priority_class_name="low", min_member=0),
+        make_group("high", phase="Inqueue", priority_class_name="high", min_member=6),
+    ]
+    return engine_of(conf=TRIALS, nodes=nodes, pods=[*low, *high], objects=objects)
+
+
+def test_a_gang_that_preempts_in_vain_names_the_same_nodes() -> None:
+    engine = remembering(preempting_gang())
+    assert any("resource is released" in said for said in messages(engine).values())
+    assert different(engine) == 1
+    assert different(preempting_gang()) > 1
+
+
+def switches() -> Iterator[KubeObject]:
+    for name, tier, kind, members in (
+        *((f"s{number}", 1, "Node", [f"s{number}-a", f"s{number}-b"]) for number in range(4)),
+        ("t", 2, "HyperNode", [f"s{number}" for number in range(4)]),
+    ):
+        listed = tuple(
+            volcano.Member(kind, volcano.MemberSelector(exact_match=volcano.ExactMatch(each))) for each in members
+        )
+        yield volcano.HyperNode(metadata=ObjectMeta(name=name), spec=volcano.HyperNodeSpec(tier, "", listed))
+
+
+def gang_of_parts() -> BatchEngine:
+    """Three parts of two pods, each behind one switch, in a gang that lacks a member: any switch will do."""
+    policy = volcano.SubGroupPolicy(
+        name="parts",
+        label_selector=LabelSelector(),
+        match_label_keys=("part",),
+        sub_group_size=2,
+        network_topology=volcano.NetworkTopology("hard", 1),
+    )
+    group = make_group(
+        phase="Inqueue",
+        min_member=6,
+        network_topology=volcano.NetworkTopology("soft", None),
+        sub_group_policy=(policy,),
+    )
+    pods = [make_member(f"job-w-{number}", labels={"part": str(number // 2)}) for number in range(5)]
+    pods.append(make_member("job-w-5", labels={"part": "2"}, requests={"cpu": "9"}))
+    conf = ALLOCATE + "  - name: network-topology-aware\n"
+    nodes = [make_node(f"s{number}-{half}", cpu=1) for number in range(4) for half in "ab"]
+    return engine_of(conf=conf, nodes=nodes, pods=pods, objects=[*switches(), group])
+
+
+def test_a_gang_of_parts_keeps_its_hypernodes() -> None:
+    engine = remembering(gang_of_parts())
+    assert any("can possibly" in said for said in messages(engine).values())
+    assert different(engine) == 1
+    assert different(gang_of_parts()) > 1
+
+
+def test_a_gang_keeps_its_messages_where_few_nodes_are_looked_at() -> None:
+    engine, other = remembering(waiting_gang()), waiting_gang()
+    for each in (engine, other):
+        each.handle.share = Share(50, 1)
+    for _ in range(SESSIONS):
+        messages(engine)  # the nodes that are seen lie where the best of the last session was: soon the best of all
+    assert different(engine) == 1
+    assert different(other) > 1
+
+
+@pytest.mark.parametrize(
+    ("first", "found", "then"),
+    [
+        pytest.param(None, [0, 1, 2], [3, 4, 5], id="goes on"),
+        pytest.param(4, [0, 4, 5], [0, 1, 2], id="begins there, and the others go on where they were"),
+    ],
+)
+def test_where_a_search_for_few_begins(first: int | None, found: list[int], then: list[int]) -> None:
+    share, feasible = Share(50, 1), np.ones(6, dtype=np.bool_)
+    assert np.flatnonzero(share.taken(feasible, None, first)).tolist() == found
+    assert np.flatnonzero(share.taken(feasible, None)).tolist() == then
+
+
+def test_a_row_that_does_not_do_any_more_is_no_beginning() -> None:
+    feasible = np.array([True, True, True, True, False, True])
+    assert np.flatnonzero(Share(50, 1).taken(feasible, None, 4)).tolist() == [0, 1, 2]

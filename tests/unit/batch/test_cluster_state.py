@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import islice
+from unittest import mock
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.batch import cluster_state as ledger_module
+from bayplan.batch.engine import BatchEngine
+from bayplan.batch.model.statuses import TaskStatus
+from bayplan.batch.session.outcome import Outcome
+from bayplan.batch.session.session import Session
+from bayplan.objects.core import Pod
+from bayplan.objects.workloads import PriorityClass
+from bayplan.snapshot import PodInfo
+from bayplan.testing.builders import make_node, make_pod
+from support.builders.batch import (
+    make_engine,
+    make_group,
+    make_member,
+    make_queue,
+    tasks_of,
+)
+from support.builders.batch_engines import accounts, engine_of, enter
+
+
+def status_of(engine: BatchEngine, name: str) -> TaskStatus:
+    task = engine.ledger.task(f"pod-{name}")
+    assert task is not None
+    return task.status
+
+
+def idle(engine: BatchEngine, node: str) -> float:
+    with engine.session() as session:
+        found = session.node(node)
+        assert found is not None
+        return found.idle.milli_cpu
+
+
+def going(pod: Pod) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime(2024, 1, 1, tzinfo=UTC)))
+
+
+def test_a_bound_pod_is_binding_until_the_api_server_shows_it() -> None:
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    assert engine.run_session().binds == {"default/p": "a"}
+    assert status_of(engine, "p") is TaskStatus.BINDING
+    assert idle(engine, "a") == 1000
+    engine.observe(make_member("p"))  # a late version, still without a node
+    assert status_of(engine, "p") is TaskStatus.BINDING
+    running = make_member("p", node="a")
+    engine.cache.add_pod(running)
+    engine.observe(running)
+    assert status_of(engine, "p") is TaskStatus.RUNNING
+    assert idle(engine, "a") == 1000
+    assert not engine.run_session().binds
+
+
+def test_a_pod_without_a_group_only_takes_room() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2)])
+    stranger = make_pod("stranger", cpu=1, node="a")
+    enter(engine, stranger)
+    assert idle(engine, "a") == 1000
+    with engine.session() as session:
+        assert not session.jobs
+    engine.cache.remove_pod(stranger)
+    engine.withdraw(stranger)
+    assert idle(engine, "a") == 2000
+
+
+def test_a_pod_that_goes_is_releasing_its_room() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
+    assert idle(engine, "a") == 1000
+    leaving = going(make_member("p", node="a"))
+    engine.cache.update_pod(leaving)
+    engine.observe(leaving)
+    with engine.session() as session:
+        node = session.node("a")
+        assert node is not None
+        assert (node.idle.milli_cpu, node.releasing.milli_cpu, node.future_idle.milli_cpu) == (1000, 1000, 2000)
+
+
+def test_the_cache_may_be_told_before_or_after_the_ledger() -> None:
+    for cache_first in (True, False):
+        engine = make_engine(nodes=[make_node("a", cpu=2)], pods=[make_member("p", node="a")], objects=[make_group()])
+        idle(engine, "a")
+        leaving = going(make_member("p", node="a"))
+        if cache_first:
+            engine.cache.update_pod(leaving)
+            idle(engine, "a")
+            engine.observe(leaving)
+        else:
+            engine.observe(leaving)
+            idle(engine, "a")
+            engine.cache.update_pod(leaving)
+        with engine.session() as session:
+            assert session.nodes.room.releasing[0, 0] == 1000
+
+
+def test_nodes_come_change_and_go() -> None:
+    engine = make_engine(nodes=[make_node("a", cpu=2), make_node("b", cpu=4)])
+    enter(engine, make_pod("p", cpu=1, node="b"))
+    assert idle(engine, "b") == 3000
+    engine.cache.remove_node("a")  # the last row moves into its place
+    assert idle(engine, "b") == 3000
+    engine.cache.update_node(make_node("b", cpu=8))
+    assert idle(engine, "b") == 7000
+    engine.cache.add_node(make_node("c", cpu=1))
+    assert (idle(engine, "b"), idle(engine, "c")) == (7000, 1000)
+
+
+def test_what_a_node_lends_beyond_what_it_has_counts_as_its_own() -> None:
+    node = make_node("a", cpu=2)
+    notes = {"volcano.sh/oversubscription-cpu": "500", "volcano.sh/oversubscription-memory": "much"}
+    engine = make_engine(nodes=[replace(node, metadata=replace(node.metadata, annotations=notes))])
+    assert idle(engine, "a") == 2500
+
+
+def test_jobs_need_a_group_and_a_queue() -> None:
+    pods = [make_member("a", "known"), make_member("b", "unknown"), make_member("c", "queueless")]
+    engine = make_engine(pods=pods, objects=[make_group("known"), make_group("queueless", queue="nowhere")])
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/known"}
+    engine.cache.put(make_queue("nowhere"))
+    engine.cache.put(make_group("unknown", queue=""))  # the default queue, which does not exist here
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/known", "default/queueless"}
+    engine.cache.drop(make_group("known"))
+    with engine.session() as session:
+        assert set(session.jobs) == {"default/queueless"}
+
+
+def test_the_priority_of_a_job_is_that_of_its_groups_class() -> None:
+    groups = [make_group("high", priority_class_name="high"), make_group("other", priority_class_name="gone")]
+    engine = make_engine(objects=groups)
+    with engine.session() as session:
+        assert {job.name: job.priority for job in session.jobs.values()} == {"high": 0, "other": 0}
+    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="high"), value=10))
+    engine.cache.put(PriorityClass(metadata=groups[0].metadata.__class__(name="usual"), value=3, global_default=True))
+    with engine.session() as session:
+        assert {job.name: job.priority for job in session.jobs.values()} == {"high": 10, "other": 3}
+
+
+def test_pods_of_other_schedulers_are_not_ours_before_they_have_a_node() -> None:
+    pod = make_member("p")
+    other = replace(pod, spec=replace(pod.spec, scheduler_name="somebody"))
+    engine = make_engine(pods=[other], objects=[make_group()])
+    with engine.session() as session:
+        assert not session.jobs["default/job"].tasks
+
+
+def test_a_session_that_does_nothing_changes_nothing() -> None:
+    pods = [make_member("p"), make_member("r", node="a")]
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group()])
+    with engine.session() as session:
+        before = accounts(session.nodes.room)
+    with engine.session() as session:
+        assert accounts(session.nodes.room) == before
+
+
+def test_what_others_take_meanwhile_is_not_given_away_twice() -> None:
+    pods = [make_member(f"job-w-{number}") for number in range(2)]
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=pods, objects=[make_group(min_member=2)])
+    with engine.session() as session:
+        job = session.jobs["default/job"]
+        statement = session.statement()
+        for task in list(job.pending.values()):
+            assert session.pre_predicate(task) is None
+            assert statement.allocate(task, "a")
+        engine.cache.add_pod(make_pod("rival", cpu=1, node="a"))
+        assert not statement.commit()
+        assert job.count(TaskStatus.PENDING) == 2
+    assert idle(engine, "a") == 1000
+    engine.cache.remove_pod(make_pod("rival", cpu=1, node="a"))
+    assert len(engine.run_session().binds) == 2
+
+
+def test_others_who_take_nothing_that_is_needed_do_not_matter() -> None:
+    nodes = [make_node("a", cpu=2), make_node("b", cpu=2)]
+    engine = engine_of(nodes=nodes, pods=[make_member("p")], objects=[make_group()])
+    with engine.session() as session:
+        (task,) = session.jobs["default/job"].tasks.values()
+        session.pre_predicate(task)
+        statement = session.statement()
+        assert statement.allocate(task, "a")
+        engine.cache.add_pod(make_pod("rival", cpu=1, node="b"))
+        assert statement.commit()
+    assert (idle(engine, "a"), idle(engine, "b")) == (1000, 1000)
+
+
+def test_room_that_others_made_for_their_pods_is_theirs() -> None:
+    engine = engine_of(nodes=[make_node("a", cpu=2)], pods=[make_member("p")], objects=[make_group()])
+    nominations = engine.handle.nominations
+    theirs = PodInfo(make_pod("theirs", cpu=2))
+    nominations.nominate(theirs, "a")
+    assert not engine.run_session().binds
+    nominations.withdraw(theirs.uid)
+    assert engine.run_session().binds == {"default/p": "a"}
+
+
+def future_idle_if(engine: BatchEngine, happens: Callable[[], None], turn: int) -> float:
+    """What a session believes that the node will have where something happens in one of the turns in which it opens."""
+    opening = engine._opened(Outcome())
+    session: Session | None = None
+    while session is None:
+        if turn == 0:
+            happens()
+        turn -= 1
+        try:
+            next(opening)
+        except StopIteration as opened:
+            session = opened.value
+    assert session is not None
+    node = session.node("a")
+    assert node is not None
+    return node.future_idle.get("cpu")
+
+
+@pytest.mark.parametrize("turn", range(12))
+def test_room_is_not_promised_without_somebody_who_leaves_it(turn: int) -> None:
+    """While a session opens somebody is chosen to leave, or goes: nobody has to be evicted for that a second time."""
+    theirs, weak = PodInfo(make_pod("theirs", cpu=1)), make_pod("weak", cpu=1, node="a")
+
+    def chosen(engine: BatchEngine) -> None:
+        engine.handle.nominations.nominate(theirs, "a")
+        engine.handle.nominations.leave(weak.uid, "a", theirs.key)
+
+    def gone(engine: BatchEngine) -> None:
+        engine.handle.nominations.stays(weak.uid)
+        engine.cache.remove_pod(weak)
+
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    assert future_idle_if(engine, lambda: chosen(engine), turn) >= 0  # commits see that it is taken
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=[weak], objects=[make_group()])
+    chosen(engine)
+    assert future_idle_if(engine, lambda: gone(engine), turn) == 0
+
+
+def test_tasks_that_wait_for_room_are_nominated_until_they_are_placed() -> None:
+    pods = [make_member("p"), going(make_member("old", "", node="a"))]
+    engine = engine_of(nodes=[make_node("a", cpu=1)], pods=pods, objects=[make_group()])
+    assert engine.run_session().pipelined == {"default/p": "a"}
+    assert [info.uid for info in engine.handle.nominations.on_node("a")] == ["pod-p"]
+    engine.cache.remove_pod(pods[1])
+    assert engine.run_session().binds == {"default/p": "a"}
+    assert not engine.handle.nominations.nodes()
+
+
+def test_a_node_that_offers_cpu_and_memory_alone_counts_pods_only_from_the_first_that_goes() -> None:
+    """Volcano's `Resource.sub` passes over scalars where the left side has no map of them; `Add` makes one."""
+    bare = make_node("a", allocatable={"cpu": "4", "memory": "4Gi"})
+    engine = make_engine(nodes=[bare], pods=[make_member(f"p{n}", node="a") for n in range(3)], objects=[make_group()])
+    for _ in range(2):  # every session begins anew
+        with engine.session() as session:
+            node = session.node("a")
+            assert node is not None
+            assert (node.idle.get("pods"), node.used.get("pods"), node.future_idle.get("pods")) == (0, 3, 0)
+            statement = session.statement()
+            for task in tasks_of(session, "p0", "p1"):
+                statement.evict(task, "test")
+            assert (node.idle.get("pods"), node.future_idle.get("pods")) == (0, 2)
+            statement.discard()
+            assert (node.idle.get("pods"), node.idle.milli_cpu, node.future_idle.get("pods")) == (0, 1000, 0)
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda engine: enter(engine, make_pod("late", cpu="1", node="a")), id="pod-comes"),
+        pytest.param(lambda engine: engine.cache.remove_pod(make_pod("s0", node="a")), id="pod-goes"),
+        pytest.param(lambda engine: engine.cache.add_node(make_node("d", cpu=1)), id="node-comes"),
+        pytest.param(lambda engine: engine.cache.remove_node("a"), id="node-goes"),
+        pytest.param(lambda engine: engine.cache.update_node(make_node("a", cpu=6)), id="node-grows"),
+    ],
+)
+def test_an_opening_that_is_interrupted_counts_what_one_of_a_new_engine_counts(
+    turns: int, goes_on: bool, change: Callable[[BatchEngine], None]
+) -> None:
+    """By a change after each of its turns; and then it goes on, or the session is given up."""
+    cluster = [make_node(name, cpu=4) for name in "abc"]
+    pods = [make_member("p"), make_member("q", node="c")]
+    engine = engine_of(nodes=cluster, pods=pods, objects=[make_group()])
+    with mock.patch.multiple(ledger_module, _CHANGES_A_TURN=1, _ROWS_A_TURN=1):
+        assert engine.run_session().binds
+        with engine.session() as session:  # leaves a row behind that only it has changed
+            session.statement().evict(*tasks_of(session, "q"), "test")
+        for number, node in enumerate("ab"):
+            enter(engine, make_pod(f"s{number}", cpu="250m", node=node))
+        opening = engine.turns(Outcome())
+        for _ in islice(opening, turns):
+            pass
+        change(engine)
+        if not goes_on:
+            opening.close()
+        for _ in opening:
+            pass
+    assert used(engine) == used(engine_of(cache=engine.cache))
+
+
+def used(engine: BatchEngine) -> dict[str, tuple[str, str, int]]:
+    with engine.session() as session:
+        columns = session.snapshot.nodes
+        counts = {name: int(columns.pod_count[row]) for row, name in enumerate(columns.names)}
+        return {node.name: (str(node.used), str(node.idle), counts[node.name]) for node in session.nodes}

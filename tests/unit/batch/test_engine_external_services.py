@@ -1,0 +1,358 @@
+"""The batch engine as its users build it, and the world outside: a file that changes, services on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.app import build_batch_engine, filled_cache, usage_collector
+from bayplan.batch.engine import BatchEngine
+from bayplan.client import BlockingService, NotPosted
+from bayplan.clock import ManualClock
+from bayplan.objects.defaults import admitted
+from bayplan.testing import make_gang, make_node, make_queue
+from support.fakes.http_server import (
+    Reply,
+    Request,
+    WireServer,
+    on_loop,
+)
+
+ACTIONS = 'actions: "enqueue, allocate"\n'
+NODES = [make_node("idle", cpu=8), make_node("busy", cpu=8)]
+
+
+def engine_with(file: Path, size: int = 1, **more: Any) -> BatchEngine:
+    """One gang, two nodes, and the configuration of a file."""
+    objects = [*NODES, make_queue("default"), *make_gang("train", size, cpu=1).objects]
+    cluster = list(admitted(objects))
+    engine = build_batch_engine(file, filled_cache(cluster), **more)
+    for item in cluster:
+        engine.observe(item)
+    return engine
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    return tmp_path / "volcano-scheduler.conf"
+
+
+# the file
+
+
+def test_a_changed_file_is_in_force_from_the_next_session_on(conf: Path) -> None:
+    conf.write_text("actions: backfill\ntiers: [{plugins: [{name: gang}]}]")
+    engine = engine_with(conf)
+    assert engine.run_session().binds == {}
+    conf.write_text(ACTIONS + "tiers: [{plugins: [{name: gang}, {name: predicates}]}]")
+    assert set(engine.run_session().binds) == {"default/train-0"}
+
+
+def test_a_file_that_is_swapped_as_config_maps_are(tmp_path: Path, conf: Path) -> None:
+    for number, text in enumerate(("actions: backfill", ACTIONS)):
+        (tmp_path / str(number)).write_text(text.ljust(40))
+        os.utime(tmp_path / str(number), ns=(1, 1))  # the same size and age: only the link tells
+    conf.symlink_to("0")
+    engine = engine_with(conf)
+    assert engine.configured().actions == ("backfill",)
+    (tmp_path / "new").symlink_to("1")
+    (tmp_path / "new").replace(conf)
+    assert engine.configured().actions == ("enqueue", "allocate")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(
+            "actions: ''",
+            "failed to find Action ; `actions` is missing or empty, or one of its commas has no name beside it",
+            id="no-actions",
+        ),
+        pytest.param("", "failed to find Action ; `actions` is missing or empty", id="empty"),
+        pytest.param("actions: alocate", "failed to find Action alocate; known actions: enqueue, ", id="misspelt"),
+        pytest.param("actions: [", "see docs/batch-configuration.md", id="no-yaml"),
+        pytest.param(None, "cannot be read", id="gone"),
+    ],
+)
+def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told(
+    conf: Path, text: str | None, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf.write_text(ACTIONS)
+    engine = engine_with(conf)
+    engine.run_session()
+    if text is None:
+        conf.unlink()
+    else:
+        conf.write_text(text)
+    for _ in range(2):
+        (fault,) = engine.run_session().faults
+        assert words in fault
+        assert str(conf) in fault
+        assert fault.endswith("; the configuration that was in force stays so")
+        assert engine.configuration.actions == ("enqueue", "allocate")
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [fault]  # once is enough
+    conf.write_text(ACTIONS + "# mended")
+    assert engine.run_session().faults == []
+
+
+def test_a_file_that_is_not_there_at_the_start_leaves_the_built_in_configuration(conf: Path) -> None:
+    engine = engine_with(conf)
+    outcome = engine.run_session()
+    assert set(outcome.binds) == {"default/train-0"}
+    (fault,) = outcome.faults
+    assert "volcano-scheduler.conf cannot be read" in fault
+
+
+# an extender
+
+
+class Extender(BaseHTTPRequestHandler):
+    """Wants tasks on the node `busy`, and nowhere else."""
+
+    asked: list[str]
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        told = msgspec.json.decode(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append(self.path)
+        refused = {"status": "not here", "code": 2} if told["node"]["Name"] == "idle" else {}
+        body = msgspec.json.encode(refused)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def extender() -> Iterator[ThreadingHTTPServer]:
+    Extender.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Extender)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def extended(conf: Path, port: int, more: str = "") -> None:
+    conf.write_text(
+        ACTIONS
+        + f"""tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+  - name: extender
+    arguments:
+      extender.urlPrefix: http://127.0.0.1:{port}/ext
+      extender.predicateVerb: predicate
+      {more}
+"""
+    )
+
+
+def test_an_extender_is_asked_by_http(conf: Path, extender: ThreadingHTTPServer) -> None:
+    extended(conf, extender.server_port)
+    engine = engine_with(conf, size=2)
+    outcome = engine.run_session()
+    assert outcome.binds == {"default/train-0": "busy", "default/train-1": "busy"}
+    assert outcome.faults == []
+    assert set(Extender.asked) == {"/ext/predicate"}
+    engine.close()
+
+
+def test_a_session_asks_its_extender_from_within_a_loop_too(conf: Path, extender: ThreadingHTTPServer) -> None:
+    extended(conf, extender.server_port)
+    engine = engine_with(conf)
+
+    async def session() -> dict[str, str]:
+        return engine.run_session().binds
+
+    assert asyncio.run(session()) == {"default/train-0": "busy"}
+    engine.close()
+
+
+def test_an_extender_that_is_not_there_is_named(conf: Path, extender: ThreadingHTTPServer) -> None:
+    port = extender.server_port
+    extender.shutdown()  # or the thread that waits on the socket keeps it open
+    extender.server_close()
+    extended(conf, port, "extender.ignorable: true")
+    engine = engine_with(conf)
+    outcome = engine.run_session()
+    assert set(outcome.binds) == {"default/train-0"}
+    assert f"dial tcp 127.0.0.1:{port}: connect: connection refused" in outcome.faults[0]
+    engine.close()
+
+
+def test_whoever_waits_for_an_answer_gets_no_more_than_its_time() -> None:
+    service = BlockingService(user_agent="bayplan", env={})
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Extender)  # connects, and nobody serves
+    with pytest.raises(NotPosted, match="deadline exceeded"):
+        service.post(f"http://127.0.0.1:{listening.server_port}/", b"{}", 0.01)
+    listening.server_close()
+    service.close()
+    service.close()  # twice does no harm
+
+
+# metrics
+
+
+def measured(conf: Path, kind: str, url: str, more: str = "") -> None:
+    conf.write_text(
+        ACTIONS
+        + f"""tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+  - name: usage
+metrics:
+  type: {kind}
+  address: {url}
+{more}"""
+    )
+
+
+def prometheus(request: Request) -> Reply:
+    load = "95" if b"busy" in request.body else "5"
+    result = [{"metric": {}, "value": [1.0, load]}]
+    return Reply(200, {"status": "success", "data": {"resultType": "vector", "result": result}})
+
+
+def elasticsearch(request: Request) -> Reply:
+    busy = request.json["query"]["bool"]["must"][1]["term"]["host.hostname"] == "busy"
+    return Reply(200, {"aggregations": {"cpu": {"value": 0.95 if busy else 0.05}, "mem": {"value": 0.05}}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "asked"),
+    [
+        pytest.param("prometheus", prometheus, "POST /api/v1/query", id="prometheus"),
+        pytest.param("elasticsearch", elasticsearch, "POST /metricbeat-*/_search", id="elasticsearch"),
+    ],
+)
+def test_usage_is_collected_by_http(conf: Path, kind: str, route: Any, asked: str) -> None:
+    @on_loop
+    async def collecting() -> None:
+        async with WireServer(route) as server:
+            more = "  elasticsearch.username: me\n  elasticsearch.password: secret\n"
+            measured(conf, kind, server.url, more if kind == "elasticsearch" else "")
+            engine = engine_with(conf, size=2)
+            async with usage_collector(engine) as collector:
+                assert await collector.round()
+            assert set(server.asked()) == {asked}
+            if kind == "elasticsearch":
+                assert server.requests[0].headers["authorization"] == "Basic bWU6c2VjcmV0"
+        outcome = engine.run_session()
+        assert outcome.binds == {"default/train-0": "idle", "default/train-1": "idle"}
+        assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
+
+    collecting()
+
+
+@on_loop
+async def test_the_custom_metrics_api_is_asked_through_the_client_of_the_api_server() -> None:
+    def values(request: Request) -> Reply:
+        share = "950m" if "cpu" in request.path else "50m"
+        item = {"describedObject": {"name": "busy"}, "timestamp": "2026-01-01T00:00:00Z", "value": share}
+        return Reply(200, {"items": [item]})
+
+    async with WireServer(values) as server:
+        clock = ManualClock()
+        engine = build_batch_engine(_metrics_only("prometheus_adaptor"), filled_cache(NODES), clock=clock)
+        async with server.client() as api, usage_collector(engine, api=api) as collector:
+            assert await collector.round()
+        assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
+        assert server.asked()[0] == "GET /apis/custom.metrics.k8s.io/v1beta2/nodes/*/node_cpu_usage_avg"
+    async with usage_collector(engine) as alone:
+        assert not await alone.round()
+    assert "there is no client for one" in engine.handle.usage_fault
+
+
+def _metrics_only(kind: str, address: str = "") -> Any:
+    from bayplan.batch import BatchConfiguration
+
+    return BatchConfiguration(metrics={"type": kind, "address": address, "interval": "7s"})
+
+
+@on_loop
+async def test_a_round_that_fails_leaves_the_readings_and_sessions_say_so() -> None:
+    clock = ManualClock()
+    async with WireServer(prometheus) as server:
+        engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
+        async with usage_collector(engine, clock=clock) as collector:
+            assert await collector.round()
+            server.route = lambda _: Reply(503)
+            assert not await collector.round()
+            (fault,) = engine.run_session().faults
+            assert "answered with HTTP status 503" in fault
+            assert fault.endswith("; the readings of before count as long as they are fresh")
+            assert engine.handle.usage["busy"].cpu == {"10m": 95.0}
+            server.route = prometheus
+            assert await collector.round()
+            assert engine.run_session().faults == []
+
+
+@on_loop
+async def test_rounds_follow_each_other_by_the_interval() -> None:
+    clock = ManualClock()
+    async with WireServer(prometheus) as server:
+        engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
+        async with usage_collector(engine) as collector:  # the requests are on the real clock
+            collector = type(collector)(engine, collector._fetch, clock)
+            running = asyncio.ensure_future(collector.run())
+            for rounds in (1, 2, 3):
+                while not clock.sleepers:
+                    await asyncio.sleep(0)
+                assert len(server.requests) == rounds * 4  # two nodes, two measures
+                clock.advance(6.9)
+                assert clock.sleepers
+                clock.advance(0.1)
+                while clock.sleepers:
+                    await asyncio.sleep(0)
+            running.cancel()
+
+
+@on_loop
+async def test_a_round_that_takes_too_long_is_given_up() -> None:
+    clock = ManualClock()
+
+    def slow(request: Request) -> Reply:
+        clock.advance(31)
+        return prometheus(request)
+
+    async with WireServer(slow) as server:
+        engine = build_batch_engine(_metrics_only("prometheus", server.url), filled_cache(NODES), clock=clock)
+        async with usage_collector(engine) as collector:
+            collector = type(collector)(engine, collector._fetch, clock)
+            assert not await collector.round()
+        assert "60 s were not enough to ask about all nodes" in engine.handle.usage_fault
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        pytest.param("graphite", "data cannot be collected from the graphite monitoring system", id="unknown"),
+        pytest.param("prometheus", "metrics address is empty", id="nowhere"),
+        pytest.param("", "", id="not-asked-for"),
+    ],
+)
+@on_loop
+async def test_what_cannot_be_collected(kind: str, words: str) -> None:
+    engine = build_batch_engine(_metrics_only(kind), filled_cache(NODES))
+    async with usage_collector(engine) as collector:
+        assert not await collector.round()
+    assert words in engine.handle.usage_fault
+    assert bool(words) == bool(engine.handle.usage_fault)

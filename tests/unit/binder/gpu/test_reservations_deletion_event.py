@@ -1,0 +1,45 @@
+"""A pod whose device nobody reserves any more is deleted, and its last event says why."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from bayplan.app.binder import BinderSettings, binder_lease, binder_process
+from bayplan.client import MERGE_PATCH
+from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
+from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
+from support.fakes.http_server import on_loop
+from support.harness.embedded_cluster import served
+from support.harness.reconciler import DEFINITIONS, PODS, pod_tree
+
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+_POD = "/api/v1/namespaces/default/pods/web"
+
+
+@on_loop
+async def test_a_pod_is_told_why_it_goes(tmp_path: Path) -> None:
+    settings = BinderSettings(lease=binder_lease(leader_elect=False))
+    async with served(tmp_path) as serving, serving.client() as client:
+        await client.create(DEFINITIONS, bind_request_definition())
+        tree = pod_tree("web", labels={GROUP_LABEL: "g", TAKEN_BY: OURS}, spec={"nodeName": "n1"})
+        await client.create(PODS, tree, namespace="default")
+        running = {"status": {"phase": "Running"}}
+        await client.patch(PODS, running, name="web", namespace="default", subresource="status", kind=MERGE_PATCH)
+        async with binder_process(settings, serving.target()) as process:
+            working = asyncio.ensure_future(process.run())
+            try:
+                async with asyncio.timeout(20):
+                    while (await serving.ask("GET", _POD)).code != 404:
+                        await asyncio.sleep(0.02)
+                    while not (told := (await serving.ask("GET", _EVENTS)).json["items"]):
+                        await asyncio.sleep(0.02)
+            finally:
+                working.cancel()
+                await asyncio.wait([working])
+    (event,) = told
+    assert (event["type"], event["reason"], event["regarding"]["name"]) == ("Warning", "GPUNotReserved", "web")
+    assert event["note"] == (
+        "Pod default/web is deleted: nobody reserves the device of its GPU group g any more, and others could get it"
+    )

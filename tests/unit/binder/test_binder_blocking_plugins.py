@@ -1,0 +1,142 @@
+# ruff: noqa: ARG002
+"""A plugin that blocks instead of waiting: who is named, and that awaiting it is otherwise as it always is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.plugin import BinderHandle
+from bayplan.clock import ManualClock
+from bayplan.framework.runtime.plugin_call import call_under_way
+from bayplan.telemetry.await_timing import Resumed
+from support.harness.reconciler import BinderRig, on_rig
+
+
+class OnClock:
+    """Comes first, and has the binder go by a clock that moves when it is told to."""
+
+    name = "onclock"
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+
+    async def pre_bind(self, ctx: BinderHandle, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        ctx.clock = self.clock
+
+
+class Blocking:
+    """Lets time pass without giving way, and notes whom a watchdog would name."""
+
+    name = "blocking"
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.named = ""
+
+    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        await asyncio.sleep(0)
+        self._clock.advance(2.5)
+        self.named = call_under_way(sys._getframe())
+
+
+def test_a_plugin_that_blocks_is_named_with_its_method_and_the_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = OnClock()
+    plugin = Blocking(first.clock)
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod())
+        await rig.sync()
+        assert (await rig.status())["phase"] == "Succeeded"
+
+    caplog.set_level(logging.WARNING)
+    on_rig(tmp_path, test, first, plugin)
+    (told,) = [each.getMessage() for each in caplog.records if "held the loop" in each.getMessage()]
+    assert told.startswith("binder plugin blocking at pre_bind has held the loop for 2.5 s, and nothing else was done")
+    assert "asyncio.to_thread" in told
+    assert plugin.named == "binder plugin blocking at pre_bind"
+
+
+def told_of(caplog: pytest.LogCaptureFixture, clock: ManualClock, work: Any) -> list[str]:
+    """What is said of some work while it is awaited."""
+
+    async def run() -> None:
+        await Resumed(work, "it", clock.monotonic_s)
+
+    caplog.set_level(logging.WARNING)
+    asyncio.run(run())
+    return [each.getMessage().split(",")[0] for each in caplog.records if each.name == "bayplan.telemetry.await_timing"]
+
+
+def test_waiting_is_no_holding(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+
+    async def elsewhere() -> None:
+        clock.advance(100.0)
+
+    async def work() -> None:
+        clock.advance(0.9)
+        await asyncio.create_task(elsewhere())
+        clock.advance(0.9)
+
+    assert told_of(caplog, clock, work()) == []
+
+
+def test_every_turn_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+
+    async def work() -> None:
+        clock.advance(3.0)
+        await asyncio.sleep(0)
+        clock.advance(0.5)
+        await asyncio.sleep(0)
+        clock.advance(4.0)
+
+    assert told_of(caplog, clock, work()) == ["it has held the loop for 3.0 s", "it has held the loop for 4.0 s"]
+
+
+def test_one_that_blocks_and_then_raises_is_named_and_heard(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+
+    async def work() -> None:
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            clock.advance(2.0)
+            raise
+
+    with pytest.raises(TimeoutError):
+        told_of(caplog, clock, work())
+    assert "it has held the loop for 2.0 s" in caplog.text
+
+
+def test_an_end_that_is_asked_for_reaches_what_is_awaited() -> None:
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    async def run() -> None:
+        async def waiting() -> None:
+            await Resumed(work(), "it", ManualClock().monotonic_s)
+
+        task = asyncio.create_task(waiting())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert cleaned == ["up"]

@@ -1,0 +1,117 @@
+# ruff: noqa: ARG002
+"""Plugins that hang, or wait for what was cancelled: each costs its own pod one attempt, and no other pod anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.binder.plugin import POST_BIND, PRE_BIND, ROLLBACK
+from bayplan.errors import BayplanError
+from support.harness.reconciler import BinderRig, on_rig
+
+
+class Bad:
+    """Does something at one stage to pods whose name begins with "bad"; before a rollback it fails on purpose."""
+
+    name = "bad"
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self.calls: list[str] = []
+
+    async def harm(self) -> None:
+        raise NotImplementedError
+
+    async def _at(self, stage: str, pod: Any) -> None:
+        if pod.name.startswith("bad"):
+            self.calls.append(stage)
+            if stage == self._stage:
+                await self.harm()
+
+    async def pre_bind(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        await self._at(PRE_BIND, pod)
+        if self._stage == ROLLBACK and pod.name.startswith("bad"):
+            raise BayplanError("not now")
+
+    async def post_bind(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        await self._at(POST_BIND, pod)
+
+    async def rollback(self, ctx: Any, pod: Any, node: Any, bind_request: Any, state: Any) -> None:
+        await self._at(ROLLBACK, pod)
+
+
+class Cancelling(Bad):
+    async def harm(self) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(100))
+        work.cancel()
+        await work
+
+
+class Hanging(Bad):
+    async def harm(self) -> None:
+        await asyncio.Event().wait()
+
+
+def _words(plugin: Bad) -> str:
+    cancelled = "what it waited for was cancelled"
+    late = "it has not come to an end within 0.2 s, the limit that binderPluginSeconds sets"
+    return cancelled if isinstance(plugin, Cancelling) else late
+
+
+@pytest.mark.parametrize("stage", [PRE_BIND, POST_BIND, ROLLBACK])
+@pytest.mark.parametrize("kind", [Cancelling, Hanging])
+def test_a_plugin_that_hangs_or_waits_for_what_was_cancelled_costs_no_worker(
+    tmp_path: Path, kind: type[Bad], stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = kind(stage)
+
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work(workers=2):
+            for name in ("bad-1", "bad-2"):
+                await rig.request(await rig.pod(name), name=name, backoffLimit=1)
+            ends = "Succeeded" if stage == POST_BIND else "Failed"
+            said = [(await rig.until_phase(ends, name))["reason"] for name in ("bad-1", "bad-2")]
+            await rig.request(await rig.pod("good"), name="good")
+            await rig.until_phase("Succeeded", "good")
+        if stage == PRE_BIND:
+            assert said == [f'plugin "bad" at pre_bind: {_words(plugin)}'] * 2
+
+    caplog.set_level(logging.WARNING)
+    on_rig(tmp_path, test, plugin, limit_s=0.2)
+    rolled_back = [] if stage == POST_BIND else [ROLLBACK]
+    wanted = [PRE_BIND, *([POST_BIND] if stage == POST_BIND else []), *rolled_back]
+    assert sorted(plugin.calls) == sorted(wanted * 2)
+    assert _words(plugin) in caplog.text
+
+
+def test_a_worker_that_is_told_to_end_ends_inside_a_plugin(tmp_path: Path) -> None:
+    """The difference to the above: it is the worker itself that was cancelled."""
+    plugin = Hanging(PRE_BIND)
+
+    async def test(rig: BinderRig) -> None:
+        async with rig.at_work():
+            await rig.request(await rig.pod("bad"), name="bad")
+            while not plugin.calls:
+                await asyncio.sleep(0.01)
+        assert "phase" not in await rig.status("bad")
+
+    on_rig(tmp_path, test, plugin)
+    assert plugin.calls == [PRE_BIND]
+
+
+def test_a_timeout_of_the_plugins_own_is_told_as_such(tmp_path: Path) -> None:
+    class Impatient(Bad):
+        async def harm(self) -> None:
+            raise TimeoutError("its own")
+
+    async def test(rig: BinderRig) -> None:
+        await rig.request(await rig.pod("bad"), name="bad", backoffLimit=1)
+        assert await rig.sync("bad") is None
+        assert (await rig.status("bad"))["reason"] == 'plugin "bad" at pre_bind: TimeoutError: its own'
+
+    on_rig(tmp_path, test, Impatient(PRE_BIND))

@@ -1,0 +1,181 @@
+"""`bayplan crds`: what it prints, and what it leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayplan.cli import main
+from bayplan.cli.commands.objects.crds import all_definitions
+from bayplan.objects.volcano.definitions import unchanged_definitions
+from support.harness.embedded_cluster import served
+from support.harness.in_process_commands import NOWHERE, Run
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
+    main(["crds", *arguments])
+    out, err = capsys.readouterr()
+    return [each for each in yaml.load_all(out, yaml.CSafeLoader) if each], err
+
+
+def test_all_of_them_where_no_cluster_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    found, err = printed(capsys)
+    assert found == all_definitions()
+    assert "there is no cluster to talk to" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("--kubeconfig", "FILE"), id="its-file-is-named"),
+        pytest.param(("--context", "x"), id="its-context-is-named"),
+        pytest.param(("--master", "http://127.0.0.1:9"), id="its-address-is-named"),
+        pytest.param(("--install",), id="it-is-to-have-them"),
+    ],
+)
+def test_a_named_cluster_that_does_not_answer_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    ended = run("crds", *(str(tmp_path / "config") if each == "FILE" else each for each in arguments))
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert "no cluster was asked" not in ended.err
+
+
+def test_all_of_them_where_the_usual_cluster_does_not_answer(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(NOWHERE, encoding="utf-8")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    ended = run("crds")
+    assert ended.code == 0
+    assert [each for each in yaml.load_all(ended.out, yaml.CSafeLoader) if each] == all_definitions()
+    assert "no cluster was asked" in ended.err
+
+
+def test_nothing_is_written_by_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["crds", "--all"])
+    assert "&id" not in capsys.readouterr().out
+
+
+def test_what_is_installed_is_left_out_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    version = {**queue["spec"]["versions"][0], "schema": {"openAPIV3Schema": {"type": "object"}}}
+    theirs = {**queue, "spec": {**queue["spec"], "versions": [version]}}
+
+    async def run() -> tuple[list[str], list[str], dict[str, Any], list[str]]:
+        async with served(tmp_path) as cluster:
+            await cluster.make(DEFINITIONS, theirs)
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            chosen = ("--kubeconfig", str(tmp_path / "config"))
+            before, _ = await asyncio.to_thread(printed, capsys, *chosen)
+            await asyncio.to_thread(main, ["crds", "--install", *chosen])
+            created = capsys.readouterr().out.splitlines()
+            after, said = await asyncio.to_thread(printed, capsys, *chosen)
+            kept = (await cluster.ask("GET", f"{DEFINITIONS}/{queue['metadata']['name']}")).json
+            names = [each["metadata"]["name"] for each in before]
+            return names, created, kept, [*(each["metadata"]["name"] for each in after), said]
+
+    before, created, kept, after = asyncio.run(run())
+    others = [each["metadata"]["name"] for each in all_definitions() if each is not queue]
+    assert before == others
+    assert created == [f"{name} created" for name in others]
+    assert "properties" not in kept["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    stands = "the cluster has all of them; these stand exactly so, and applying them changes nothing\n"
+    assert after == [*others, stands]  # kubectl finds them unchanged; of nothing it would make a fault
+
+
+def test_one_of_another_version_is_named_and_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    queue = next(each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue")
+    theirs = {**queue, "spec": {**queue["spec"], "versions": [{**queue["spec"]["versions"][0], "name": "v1alpha1"}]}}
+
+    async def run() -> list[str]:
+        async with served(tmp_path) as cluster:
+            await cluster.make(DEFINITIONS, theirs)
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            await asyncio.to_thread(main, ["crds", "--install", "--kubeconfig", str(tmp_path / "config")])
+            return capsys.readouterr().out.splitlines()
+
+    said = asyncio.run(run())
+    assert said[-1].startswith(f"{queue['metadata']['name']} is there in another version, and is left as it is")
+    assert f"{queue['metadata']['name']} created" not in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda tree: tree["spec"]["versions"][0].update(additionalPrinterColumns=[]), id="fewer columns"),
+        pytest.param(lambda tree: tree["metadata"].update(labels={"app": "volcano"}), id="a label"),
+        pytest.param(lambda tree: tree["metadata"].update(annotations={"made-by": "helm"}), id="an annotation"),
+    ],
+)
+def test_somebody_elses_is_not_printed_for_being_alike(change: Callable[[dict[str, Any]], None]) -> None:
+    (ours,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "Queue"]
+    theirs = copy.deepcopy(ours)
+    theirs["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    theirs["spec"]["conversion"] = {"strategy": "None"}
+    assert list(unchanged_definitions([theirs], all_definitions())) == [ours]
+    change(theirs)
+    assert list(unchanged_definitions([theirs], all_definitions())) == []
+
+
+def test_definitions_of_others_alone_leave_nothing_to_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    async def run() -> tuple[list[dict[str, Any]], str]:
+        async with served(tmp_path) as cluster:
+            for each in all_definitions():
+                metadata = {**each["metadata"], "labels": {"app": "volcano"}}
+                await cluster.make(DEFINITIONS, {**each, "metadata": metadata})
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            return await asyncio.to_thread(printed, capsys, "--kubeconfig", str(tmp_path / "config"))
+
+    found, said = asyncio.run(run())
+    assert (found, "nothing is left to apply" in said, "--install" in said) == ([], True, True)
+
+
+def test_one_kind_can_be_chosen_and_another_that_is_not_known_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def run() -> list[str]:
+        async with served(tmp_path) as cluster:
+            cluster.cluster.write_kubeconfig(tmp_path / "config", "test")
+            chosen = ("--only", "bindrequests", "--kubeconfig", str(tmp_path / "config"))
+            await asyncio.to_thread(main, ["crds", "--install", *chosen])
+            there = (await cluster.ask("GET", DEFINITIONS)).json["items"]
+            return [each["metadata"]["name"] for each in there]
+
+    assert asyncio.run(run()) == ["bindrequests.scheduling.run.ai"]
+    assert capsys.readouterr().out == "bindrequests.scheduling.run.ai created\n"
+    found, _ = printed(capsys, "--all", "--only", "queues.scheduling.volcano.sh", "--only", "bindrequests")
+    assert [each["spec"]["names"]["kind"] for each in found] == ["Queue", "BindRequest"]
+    with pytest.raises(SystemExit) as ended:
+        main(["crds", "--all", "--only", "bindrequest"])
+    assert ended.value.code == 2
+    assert "--only bindrequest: there is no such kind here; known: " in capsys.readouterr().err
+
+
+def test_every_field_of_a_request_is_explained() -> None:
+    (definition,) = [each for each in all_definitions() if each["spec"]["names"]["kind"] == "BindRequest"]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def unexplained(tree: dict[str, Any], path: str) -> list[str]:
+        below = {**tree.get("properties", {}), **tree.get("items", {}).get("properties", {})}
+        found = [] if tree.get("description") else [path]
+        return found + [each for name, field in below.items() for each in unexplained(field, f"{path}.{name}")]
+
+    assert [unexplained(schema["properties"][part], part) for part in ("spec", "status")] == [[], []]
+    assert schema["description"]

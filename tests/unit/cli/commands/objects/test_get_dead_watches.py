@@ -1,0 +1,84 @@
+"""Commands that watch: a watch that is silently dead is replaced within 30 s, and nothing is shown twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bayplan.cli.commands.objects.delete import _Doomed, _gone
+from bayplan.cli.commands.objects.get import Request, _watch
+from bayplan.client import NamedKind, Wanted, resource_of
+from bayplan.clock import ManualClock
+from bayplan.objects.core import Node
+from bayplan.objects.kinds import kind_of
+from support.fakes.http_server import (
+    Feed,
+    Reply,
+    WireServer,
+    deleted,
+    node,
+    on_loop,
+    status,
+    until,
+)
+
+NOTICED_S = 30.0
+NODES = resource_of(kind_of(Node))
+KIND = NamedKind(resource=NODES, kind="Node")
+COLUMNS = [{"name": "Name", "type": "string", "priority": 0}]
+
+
+def table(version: int, *names: str) -> dict[str, Any]:
+    rows = [
+        {"cells": [name], "object": {"metadata": {"name": name, "resourceVersion": str(version)}}} for name in names
+    ]
+    meta = {"resourceVersion": str(version)}
+    return {"kind": "Table", "metadata": meta, "columnDefinitions": COLUMNS, "rows": rows}
+
+
+@on_loop
+async def test_get_watch_goes_on_behind_a_dead_watch_from_what_it_has_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    dead, alive = Feed(), Feed({"type": "ADDED", "object": table(12, "c")})
+    dead.send({"type": "ADDED", "object": table(11, "b")})
+    script = [Reply(200, table(10, "a")), dead, alive]
+    async with WireServer(script=script) as server, server.client(clock) as client:
+        request = Request(output="name", watch=True)
+        watching = asyncio.ensure_future(_watch(client, KIND, Wanted(resource=NODES), request))
+        shown: list[str] = []
+        await until(lambda: shown.extend(capsys.readouterr().out.split()) or "node/b" in shown)
+        began = clock.monotonic_s()
+        await until(
+            lambda: shown.extend(capsys.readouterr().out.split()) or "node/c" in shown, tick=lambda: clock.advance(0.5)
+        )
+        assert clock.monotonic_s() - began <= NOTICED_S
+        assert shown == ["node/a", "node/b", "node/c"]
+        assert [each.options.get("resourceVersion") for each in server.requests] == [None, "10", "11"]
+        assert {each.options["timeoutSeconds"] for each in server.requests[1:]} == {"20"}
+        watching.cancel()
+
+
+@on_loop
+async def test_delete_looks_again_behind_a_dead_watch() -> None:
+    clock = ManualClock()
+    there = Reply(200, node("a", 10, uid="one"))
+    script = [there, Feed(), there, Feed(deleted(node("a", 11, uid="one")))]
+    async with WireServer(script=script) as server, server.client(clock) as client:
+        waiting = asyncio.ensure_future(_gone(client, _Doomed(KIND, "", "a"), "one"))
+        await until(waiting.done, tick=lambda: clock.advance(0.5))
+        waiting.result()
+        assert clock.monotonic_s() <= NOTICED_S
+        assert not server.script
+
+
+@on_loop
+async def test_delete_sees_that_the_object_went_while_the_watch_was_dead() -> None:
+    clock = ManualClock()
+    script = [Reply(200, node("a", 10, uid="one")), Feed(), status(404, "NotFound")]
+    async with WireServer(script=script) as server, server.client(clock) as client:
+        waiting = asyncio.ensure_future(_gone(client, _Doomed(KIND, "", "a"), "one"))
+        await until(waiting.done, tick=lambda: clock.advance(0.5))
+        waiting.result()
+        assert clock.monotonic_s() <= NOTICED_S

@@ -1,0 +1,167 @@
+"""`bayplan batch config`: what is said about a volcano-scheduler.conf, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from bayplan.batch.config.scheduler_conf import (
+    DEFAULTED_FLAGS,
+    as_file,
+    load,
+    load_default,
+)
+from support.harness.in_process_commands import Ended, Run, ran
+
+FULL = """
+actions: "allocate, gangpreempt"
+tiers:
+- plugins:
+  - name: gang
+    enablePreemptable: no
+    enableHierarchy: yes
+    arguments: {number: 1e3, text: "1e3", truth: "y", none: ~, limit: .inf, list: [1, {5: "010"}], day: 2024-01-01}
+- plugins: [{name: mine}]
+configurations:
+- {name: allocate, arguments: {predicateErrorCacheEnable: "off"}}
+metrics: {interval: 30, type: prometheus}
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def reading(*arguments: object, text: str = "") -> Ended:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        return ran(capsys, "batch", "config", *arguments)
+
+    return reading
+
+
+def test_a_sound_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "conf"
+    path.write_text("actions: enqueue,allocate\ntiers: [{plugins: [{name: gang}]}]\n", encoding="utf-8")
+    assert run("check", path) == (0, f"{path} is valid: actions enqueue, allocate; 1 plugin(s) in 1 tier(s)\n", "")
+    assert run("check", path, "--strict").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("", "failed to find Action ; `actions` is missing or empty, or one of its commas", id="empty"),
+        pytest.param("actions: allocate,", "no name beside it; known actions: enqueue, allocate, ", id="comma"),
+        pytest.param("actions: [", "did not find expected node content; see docs/", id="syntax"),
+        pytest.param("actions: []", "line 1: cannot unmarshal !!seq into string; see docs/", id="type"),
+    ],
+)
+def test_what_is_refused(run: Run, text: str, words: str) -> None:
+    for verb in ("check", "show"):
+        ended = run(verb, "-", text=text)
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith("error: -: ")
+        assert words in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_a_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
+    assert run("check", tmp_path / "nowhere") == (
+        2,
+        "",
+        f"error: {tmp_path / 'nowhere'} cannot be read: No such file or directory\n",
+    )
+
+
+def test_what_is_passed_over_is_told(run: Run) -> None:
+    text = """
+actions: allocate
+tiers: [{plugins: [{name: mine, enableVictim: no}, {name: mine}]}]
+configurations: [{name: preempt}]
+"""
+    ended = run("check", "-", text=text)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.splitlines()[1:] == [
+        "note: line 3: 'enableVictim' is no key here and is ignored; did you mean enabledVictim?",
+        "note: plugin 'mine' is not one of the built-in ones; unless it is your own, it is skipped",
+        "note: configurations: 'preempt' is not among the actions, so its arguments are not read",
+    ]
+    assert run("check", "-", "--strict", text=text)[::2] == (1, "error: -: 3 thing(s) are passed over, see the notes\n")
+
+
+def test_arguments_that_another_action_reads_are_not_idle(run: Run) -> None:
+    ended = run("check", "-", text="actions: gangreclaim\nconfigurations: [{name: allocate}]")
+    assert "note" not in ended.out
+
+
+def test_the_built_in_configuration_is_shown(run: Run) -> None:
+    out = run("show").out
+    assert out.startswith("actions: enqueue, allocate, backfill\n")
+    assert [name for name in ("priority", "gang", "nodeorder") if f" {name} " in out] == [
+        "priority",
+        "gang",
+        "nodeorder",
+    ]
+    assert load(run("show", "-o", "yaml").out) == load_default()
+    assert json.loads(run("show", "-o", "json").out) == as_file(load_default())
+
+
+def test_a_table_shows_what_differs(run: Run) -> None:
+    out = run("show", "-", text=FULL).out
+    assert "enablePreemptable: false" in out
+    assert "enableHierarchy: true" in out
+    assert not any(flag in out for flag in DEFAULTED_FLAGS if flag != "enablePreemptable")
+    assert "number: 1000.0" in out
+    assert out.endswith(
+        'arguments of allocate: predicateErrorCacheEnable: "off"\nmetrics: interval: "30"  type: "prometheus"\n'
+    )
+
+
+def test_the_file_in_full_means_the_same(run: Run) -> None:
+    assert load(run("show", "-", "-o", "yaml", text=FULL).out) == load(FULL)
+
+
+def test_json_can_be_read_by_everybody(run: Run) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    shown = json.loads(run("show", "-", "-o", "json", text=FULL).out, parse_constant=refuse)
+    arguments = shown["tiers"][0]["plugins"][0]["arguments"]
+    assert (arguments["limit"], arguments["list"]) == ("+Inf", [1, {"5": "010"}])
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["show"]], ids=" ".join)
+def test_help_teaches_by_examples(run: Run, arguments: list[str]) -> None:
+    ended = run(*arguments, "--help")
+    assert ended.code == 0
+    assert "Examples:\n    bayplan batch config " in ended.out
+
+
+OWN = """
+class Mine:
+    name = "mine"
+    def on_session_open(self, session): pass
+
+class Tidy:
+    name = "tidy"
+    def initialize(self): pass
+    def execute(self, session): pass
+    def uninitialize(self): pass
+"""
+
+
+def test_plugins_and_actions_of_ones_own_are_known_where_their_folder_is(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    path.chmod(0o644)
+    text = "actions: allocate, tidy\ntiers: [{plugins: [{name: mine}]}]\n"
+    ended = run("check", "-", "--strict", "--plugins-dir", tmp_path, text=text)
+    assert ended == (0, "- is valid: actions allocate, tidy; 1 plugin(s) in 1 tier(s)\n", "")
+    assert run("show", "-", "--plugins-dir", tmp_path, text=text).out.startswith("actions: allocate, tidy\n")
+    assert "failed to find Action  tidy; known actions: enqueue, allocate," in run("check", "-", text=text).err
+
+
+def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", given)  # as Python has it in the locale C
+    assert ran(capsys, "batch", "config", "check", "-") == (2, "", "error: - is not text\n")

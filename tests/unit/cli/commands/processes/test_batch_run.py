@@ -1,0 +1,99 @@
+"""`bayplan batch` before it runs: whose flags it takes, and what it says of gates."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from bayplan.app.batch import BatchSettings
+from bayplan.batch.live.options import BatchOptions
+from bayplan.cli.commands.processes.batch_run import _try_out, batch_settings
+from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.volcano_feature_gates import go_volcano_gates
+from bayplan.errors import ConfigError
+from support.harness.in_process_commands import Run
+
+GOOD = "actions: allocate\ntiers: [{plugins: [{name: gang}]}]\n"
+CHART = [
+    "--logtostderr",
+    "--scheduler-name=volcano",
+    "--enable-healthz=true",
+    "--enable-metrics=true",
+    "--enable-pprof=true",
+    "--leader-elect=true",
+    "--leader-elect-resource-namespace=volcano-system",
+    "--kube-api-qps=2000",
+    "--kube-api-burst=2000",
+    "--schedule-period=1s",
+    "--node-worker-threads=20",
+    "--percentage-nodes-to-find=0",
+    "--feature-gates=SchedulingGatesQueueAdmission=true,CSIStorage=true",
+    "--ignored-provisioners=example.com/mine",
+    "--scheduler-sharding-mode=none",
+    "-v=3",
+    "2>&1",
+]
+"""What Volcano's chart gives its scheduler."""
+
+
+def test_the_flags_of_volcanos_chart_are_taken(run: Run) -> None:
+    told = run("batch", *CHART, "--kubeconfig", "/nowhere")
+    assert (told.code, "/nowhere" in told.text) == (1, True), told.text
+    assert "feature gate CSIStorage has no effect here" in told.text
+    assert "feature gate SchedulingGatesQueueAdmission" not in told.text
+
+
+def test_a_gate_that_nobody_knows_is_refused(run: Run) -> None:
+    told = run("batch", "--feature-gates=SchedulingGatesQueueAdmission=true,Bogus=true")
+    assert (told.code, "unrecognized feature gate: Bogus" in told.text) == (1, True)
+
+
+@pytest.mark.parametrize("text", ["", "SchedulingGatesQueueAdmission=true"])
+def test_the_gate_of_queues_is_off_unless_it_is_turned_on(text: str) -> None:
+    flags = {**{flag.name: flag.default for flag in BATCH_FLAGS}, "feature-gates": go_volcano_gates(text)}
+    options: BatchOptions = batch_settings(flags, (), trust_writable=False, own=OwnSettings()).options
+    assert options.queues_admit is bool(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "refused"),
+    [
+        pytest.param(GOOD, True, False, id="good"),
+        pytest.param("actions: [", True, True, id="broken"),
+        pytest.param("actions: [", False, False, id="broken-but-there-is-a-default"),
+    ],
+)
+def test_without_a_default_a_broken_file_ends_the_command(
+    run: Run, tmp_path: Path, text: str, strict: bool, refused: bool
+) -> None:
+    """Otherwise it goes on to connect, and says that of this cluster nothing is known."""
+    path = tmp_path / "conf"
+    path.write_text(text, encoding="utf-8")
+    flags = ["--disable-default-scheduler-config"] if strict else []
+    ended = run("batch", "--scheduler-conf", path, *flags, "--kubeconfig", "/nowhere")
+    assert ended.code == 1
+    assert (f"error: {path}: " in ended.err, "/nowhere" in ended.err) == (refused, not refused), ended.text
+
+
+def test_no_default_and_no_file_is_refused(run: Run) -> None:
+    ended = run("batch", "--disable-default-scheduler-config", "--kubeconfig", "/nowhere")
+    assert (ended.code, "name one with --scheduler-conf" in ended.err, "/nowhere" in ended.err) == (1, True, False)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_engine_that_is_built_to_try_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+    closed = []
+
+    class Engine:
+        file_fault = "conf: broken"
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(BatchSettings, "engine", lambda *_: Engine())
+    with pytest.raises(ConfigError) if strict else nullcontext():
+        _try_out(BatchSettings(), strict=strict)
+    assert len(closed) == 1

@@ -1,0 +1,44 @@
+"""What a binder prints that is not the one that works."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bayplan.app.binder import (
+    BinderProcess,
+    BinderSettings,
+    binder_lease,
+    binder_process,
+)
+from bayplan.cli.commands.processes import binder
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.objects.kai.bind_request_definition import bind_request_definition
+from support.fakes.http_server import on_loop
+from support.harness.embedded_cluster import served
+from support.harness.reconciler import DEFINITIONS
+
+
+@on_loop
+async def test_a_second_binder_says_for_whom_it_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = BinderSettings(lease=binder_lease(leader_elect=True, namespace="default"))
+    async with served(tmp_path) as serving, serving.client() as client:
+        await client.create(DEFINITIONS, bind_request_definition())
+        async with binder_process(settings, serving.target(), identity="the first") as first:
+            begun: asyncio.Future[BinderProcess] = asyncio.get_running_loop().create_future()
+            tasks = [asyncio.ensure_future(first.run())]
+            try:
+                await first.ready.wait()
+                second = binder._work(settings, serving.target(), OwnSettings(), address="", begun=begun)
+                tasks.append(asyncio.ensure_future(second))
+                async with asyncio.timeout(20):
+                    while not (said := capsys.readouterr().out):
+                        await asyncio.sleep(0.02)
+                assert said == "the binder waits for the lease default/bayplan-binder, which the first holds\n"
+                assert not (await begun).ready.is_set()
+            finally:
+                for task in reversed(tasks):
+                    task.cancel()
+                await asyncio.wait(tasks)

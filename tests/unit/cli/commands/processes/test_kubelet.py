@@ -1,0 +1,43 @@
+"""`bayplan kubelet` before it runs: what it teaches, and what it refuses in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bayplan.controllers import NodeTemplate
+from support.harness.in_process_commands import Run
+
+EXAMPLE = Path(__file__).resolve().parents[5] / "examples" / "kubelet" / "node.yaml"
+
+
+def test_the_help_teaches(run: Run) -> None:
+    told = run("kubelet", "--help")
+    assert told.code == 0
+    for taught in ("--node-template", "bayplan.dev/runs-for", "{index%3}", "bayplan kubelet --nodes 1000"):
+        assert taught in told.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        pytest.param(
+            ["--runs-for", "soon"], 2, "--runs-for soon: that is no duration; write one such", id="a duration"
+        ),
+        pytest.param(["--stops-after", "-5s"], 2, "--stops-after -5s: that is no duration", id="a negative one"),
+        pytest.param(["--nodes", "-1"], 2, "--nodes", id="a negative number"),
+        pytest.param(["--node-template", "/nowhere.yaml"], 1, "/nowhere.yaml", id="no such template"),
+        pytest.param(["--kubeconfig", "/nowhere"], 1, "/nowhere", id="no such kubeconfig"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(run: Run, arguments: list[str], code: int, said: str) -> None:
+    told = run("kubelet", *arguments)
+    assert (told.code, "Traceback" in told.text) == (code, False)
+    assert said in told.text
+
+
+def test_the_example_is_a_template() -> None:
+    node = NodeTemplate.read(EXAMPLE).node(41)
+    assert node["metadata"]["name"] == "big-41"
+    assert node["metadata"]["labels"]["example.com/rack"] == "rack-1"

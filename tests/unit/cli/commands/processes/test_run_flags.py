@@ -1,0 +1,184 @@
+"""`bayplan run` takes what stands in a manifest of kube-scheduler and in one of vc-scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.app.batch import BatchSettings
+from bayplan.app.insecure_serving import OpenPages
+from bayplan.cli.commands.processes import run as cli_run
+from bayplan.cli.commands.processes.batch_run import command as batch_engine
+from bayplan.cli.commands.processes.run import RUN_FLAGS
+from bayplan.cli.commands.processes.run import command as both_engines
+from bayplan.cli.flags.kube_scheduler_flags import FLAGS
+from bayplan.cli.flags.vc_scheduler_flags import BATCH_FLAGS
+from bayplan.config.model import LeaderElection
+from support.harness.in_process_commands import NOWHERE
+
+MANIFEST_OF_VC_SCHEDULER = (
+    "--logtostderr",
+    "--enable-healthz=true",
+    "--enable-metrics=true",
+    "--enable-pprof=true",
+    "--leader-elect=true",
+    "--schedule-period=2s",
+    "--node-worker-threads=20",
+    "--percentage-nodes-to-find=0",
+    "--feature-gates=SchedulingGatesQueueAdmission=true",
+    "--ignored-provisioners=example.com/host",
+    "--lock-object-namespace=gangs",
+    "--priority-class=true",
+    "--csi-storage",
+    "--resync-period=0s",
+    "--cache-dumper=true",
+    "--cache-dump-dir=/tmp",
+    "--kube-api-qps=2000",
+    "--kube-api-burst=2000",
+    "--ca-cert-file=ca.crt",
+    "-v=3",
+)
+MANIFEST_OF_KUBE_SCHEDULER = (
+    "--bind-address=127.0.0.1",
+    "--leader-elect-resource-namespace=control",
+    "--authentication-skip-lookup",
+    "--profiling=false",
+)
+
+
+class Started:
+    """What the command would run, in place of running it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._kubeconfig = folder / "config"
+        self._kubeconfig.write_text(NOWHERE)
+        self.told: dict[str, Any] = {}
+        self.dumps: Any = None
+        monkeypatch.setattr(cli_run, "both_process", self._process)
+        monkeypatch.setattr(cli_run, "run_process", self._run)
+
+    def by(self, *arguments: str) -> Started:
+        with pytest.raises(SystemExit) as ended:
+            both_engines.main(args=["--kubeconfig", str(self._kubeconfig), *arguments], standalone_mode=False)
+        assert ended.value.code == 0
+        return self
+
+    @property
+    def batch(self) -> BatchSettings:
+        found = self.told["batch"]
+        assert isinstance(found, BatchSettings)
+        return found
+
+    @property
+    def leases(self) -> list[tuple[str, str]]:
+        found: list[LeaderElection] = [self.told["configuration"].leader_election, self.batch.lease]
+        return [(each.resource_namespace, each.resource_name) for each in found]
+
+    def _process(self, configuration: Any, _registry: Any, batch: BatchSettings, _target: Any, **more: Any) -> Any:
+        self.told = {"configuration": configuration, "batch": batch, **more}
+        return None
+
+    async def _run(self, _process: Any, dumps: Any = None) -> int:
+        self.dumps = dumps
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
+    monkeypatch.setattr(cli_run, "freeze_memory", lambda: None)
+    return Started(monkeypatch, tmp_path)
+
+
+def test_every_flag_of_either_scheduler_is_one_of_both() -> None:
+    names = [flag.name for flag in RUN_FLAGS]
+    assert {flag.name for flag in (*FLAGS, *BATCH_FLAGS)} == set(names)
+    assert len(names) == len(set(names))
+
+
+def test_what_has_no_effect_is_told_so_as_it_is_for_the_batch_engine_alone() -> None:
+    told = {flag.name: (flag.section, flag.help) for flag in RUN_FLAGS}
+    idle = {"resync-period", "priority-class", "csi-storage", "node-worker-threads", "ca-cert-file"}
+    of_batch = {flag.name: (flag.section, flag.help) for flag in batch_engine.flags}
+    assert {told[name][0] for name in idle} == {"Accepted, without effect here"}
+    assert all(told[name] == of_batch[name] for name in (*idle, "logtostderr"))
+
+
+def test_both_manifests_are_taken_at_once(started: Started) -> None:
+    found = started.by(*MANIFEST_OF_VC_SCHEDULER, *MANIFEST_OF_KUBE_SCHEDULER)
+    assert found.leases == [("control", "kube-scheduler"), ("gangs", "volcano")]
+    assert found.told["openly"] == OpenPages(health=True, metrics=True, profiling=True)
+    assert found.told["configuration"].client_connection.qps == 2000
+    assert found.batch.options.schedule_period.seconds == 2
+    assert found.batch.options.ignored_provisioners == ("example.com/host",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "leases"),
+    [
+        pytest.param([], [("kube-system", "kube-scheduler"), ("volcano-system", "volcano")], id="upstream's"),
+        pytest.param(
+            ["--lock-object-namespace=gangs"],
+            [("kube-system", "kube-scheduler"), ("gangs", "volcano")],
+            id="volcano elsewhere",
+        ),
+        pytest.param(
+            ["--leader-elect-resource-namespace=control", "--leader-elect-resource-name=mine"],
+            [("control", "mine"), ("volcano-system", "volcano")],
+            id="kube-scheduler elsewhere",
+        ),
+    ],
+)
+def test_each_lease_has_a_namespace_of_its_own(
+    started: Started, arguments: list[str], leases: list[tuple[str, str]]
+) -> None:
+    assert started.by(*arguments).leases == leases
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        pytest.param("SchedulingGatesQueueAdmission=true,GenericWorkload=true", [], id="one of each scheduler"),
+        pytest.param("CSIStorage=true", ["feature gate CSIStorage has no effect here"], id="in vain"),
+        pytest.param("Nope=true", ["feature gate Nope is not known here and turns nothing"], id="of neither"),
+    ],
+)
+def test_gates_of_either_scheduler_are_known(
+    started: Started, capsys: pytest.CaptureFixture[str], gates: str, told: list[str]
+) -> None:
+    started.by(f"--feature-gates={gates}", "--leader-elect=false")
+    said = capsys.readouterr().err
+    assert said.count("feature gate") == len(told)
+    assert all(each in said for each in told)
+
+
+WARNED = "Volcano's is volcano in volcano-system, unless --lock-object-namespace says otherwise"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warned"),
+    [
+        pytest.param(["--leader-elect-resource-namespace=volcano"], True, id="as Volcano's chart has it"),
+        pytest.param(["--leader-elect-resource-namespace=kube-system"], False, id="as kube-scheduler has it"),
+        pytest.param(["--leader-elect-resource-namespace=a", "--lock-object-namespace=b"], False, id="both are said"),
+        pytest.param(["--leader-elect-resource-namespace=volcano", "--leader-elect=false"], False, id="no lease"),
+    ],
+)
+def test_who_moves_one_lease_alone_hears_where_the_other_is(
+    started: Started, capsys: pytest.CaptureFixture[str], arguments: list[str], warned: bool
+) -> None:
+    started.by(*arguments)
+    assert (WARNED in capsys.readouterr().err) is warned
+
+
+def test_pages_without_tls_are_where_flags_say_and_nowhere_without_them(started: Started) -> None:
+    assert started.by().told["openly"] == OpenPages()
+    addresses = ("--healthz-address=127.0.0.1:1", "--listen-address=127.0.0.1:2")
+    found = started.by("--enable-healthz", "--enable-pprof", *addresses).told["openly"]
+    assert found == OpenPages(health=True, health_address="127.0.0.1:1", profiling=True, listen_address="127.0.0.1:2")
+
+
+def test_a_signal_dumps_what_sessions_know_unless_that_is_turned_off(started: Started) -> None:
+    assert started.by().dumps is not None
+    assert started.by("--cache-dumper=false").dumps is None

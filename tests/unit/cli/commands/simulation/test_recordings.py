@@ -1,0 +1,212 @@
+"""`record`, `replay` and `whatif` on clusters in files: what they print, and one sentence where they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayplan.sim.recordings.recording_file import (
+    OBSERVED,
+    Change,
+    Header,
+    Recording,
+    Verdict,
+    read_recording,
+    write_recording,
+)
+from bayplan.testing import make_node, make_pod
+from docs.fences import ROOT
+from support.builders.packing_profile import PACKING
+from support.harness.in_process_commands import Run
+
+CLUSTER, GANGS = ROOT / "examples" / "cluster", ROOT / "examples" / "batch"
+
+
+def wish(tmp_path: Path, **fields: Any) -> Path:
+    path = tmp_path / "change.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "bayplan.dev/v1alpha1", "kind": "WhatIf", **fields}))
+    return path
+
+
+@pytest.mark.parametrize("example", [CLUSTER, GANGS], ids=["pods", "gangs"])
+def test_a_cluster_in_files_is_recorded_and_replayed(run: Run, tmp_path: Path, example: Path) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    assert run("record", path, "--from", example).code == 0
+    recording = read_recording(path)
+    assert run("replay", path) == (0, f"{len(recording.verdicts)} decisions, all the same\n", "")
+    assert any(verdict.node for verdict in recording.verdicts)
+
+
+def test_another_configuration_is_a_difference_with_exit_code_1(run: Run, tmp_path: Path) -> None:
+    path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
+    config.write_text(PACKING)
+    run("record", path, "--from", CLUSTER)
+    ended = run("replay", path, "--config", config)
+    assert ended.code == 1
+    assert "different; the first:\ndecision 2, default/web-0: recorded web-a; now " in ended.out
+    data = json.loads(run("replay", path, "--config", config, "-o", "json").out)
+    assert data["first"]["pod"] == "default/web-0"
+    assert data["first"]["recorded"]["node"] == "web-a"
+    assert data["different"] >= 1
+    assert len(data["replayed"]) == data["decisions"]
+
+
+def test_the_configuration_of_a_recording_is_replayed_with_it(run: Run, tmp_path: Path) -> None:
+    path, config = tmp_path / "c.jsonl", tmp_path / "packing.yaml"
+    config.write_text(PACKING)
+    run("record", path, "--from", CLUSTER, "--config", config)
+    assert run("replay", path).code == 0
+    assert read_recording(path).header.configuration == config.read_text()
+
+
+def test_an_anonymous_recording_replays_and_names_nobody(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "anonymous.jsonl"
+    run("record", "--anonymous", path, "--from", CLUSTER)
+    text = path.read_text()
+    assert [name for name in ("payroll", "shop", "crunch", "web-a") if name in text] == []
+    assert run("replay", path).code == 0
+    assert read_recording(path).header.anonymous
+
+
+def test_a_recording_of_a_live_cluster_is_made_anonymous_later(run: Run, tmp_path: Path) -> None:
+    made, observed, shared = (tmp_path / name for name in ("made.jsonl", "observed.jsonl", "shared.jsonl"))
+    run("record", made, "--from", CLUSTER)
+    known = read_recording(made)
+    header = Header(recording=1, at=known.header.at, decisions=OBSERVED)
+    write_recording(observed, Recording(header, known.objects, (Verdict(pod="default/crunch-0", node="batch-a"),)))
+    run("record", "--anonymous", shared, "--from", observed)
+    again = read_recording(shared)
+    assert again.header.decisions == OBSERVED
+    assert [verdict.pod.startswith("default/pod-") for verdict in again.verdicts] == [True]
+    first, second = (json.loads(run("replay", path, "-o", "json").out) for path in (observed, shared))
+    assert first["decisions"] == second["decisions"] == 1
+    assert first["different"] == second["different"]
+
+
+def test_following_is_for_live_clusters_and_takes_a_duration(run: Run, tmp_path: Path) -> None:
+    ended = run("record", tmp_path / "c.jsonl", "--for", "10m", "--from", CLUSTER)
+    assert (ended.code, ended.err) == (2, "error: --follow and --for watch a live cluster; leave out --from\n")
+    for text in ("soon", "-3s", "0s"):
+        ended = run("record", tmp_path / "c.jsonl", f"--for={text}")
+        assert ended.code == 2
+        assert ended.err == f"error: --for takes a duration such as 90s, 10m or 1h30m; got {text!r}\n"
+
+
+def test_a_file_that_cannot_be_written_is_told_before_a_cluster_is_followed(run: Run, tmp_path: Path) -> None:
+    nobody = tmp_path / "kubeconfig"
+    ended = run("record", tmp_path / "no" / "c.jsonl", "--for", "2h", "--kubeconfig", nobody)
+    assert ended.code == 1
+    assert "c.jsonl cannot be written: No such file or directory" in ended.err
+
+
+def test_what_is_no_file_is_written_and_not_replaced(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("record", pipe, "--from", CLUSTER).code == 0
+        assert os.read(reader, 14) == b'{"recording": '
+        assert pipe.is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_another_configuration_that_cannot_be_used_is_told_with_the_change(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: Other\n")
+    change = wish(tmp_path, configuration="bad.yaml")
+    ended = run("whatif", "-f", change, "--from", CLUSTER)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: {change}: configuration: ")
+    assert ended.err.count("\n") == 1
+
+
+def test_what_if_of_a_cluster_that_was_followed_is_about_its_end(run: Run, tmp_path: Path) -> None:
+    path, noon = tmp_path / "story.jsonl", datetime(2026, 3, 1, 12, tzinfo=UTC)
+    header = Header(recording=1, at=noon, decisions=OBSERVED, until=noon + timedelta(hours=1))
+    objects = (make_node("old", cpu=4), make_pod("web", cpu=3))
+    changes = (Change(make_node("new", cpu=4), after=1), *(Change(item, gone=True, after=1) for item in objects))
+    late = Change(make_pod("late", cpu=3), after=1)
+    write_recording(path, Recording(header, objects, (Verdict(pod="default/web", node="old"),), (*changes, late)))
+    told = json.loads(run("whatif", "-f", wish(tmp_path), "--from", path, "-o", "json").out)
+    assert [(each["pod"], each["then"]) for each in told["lands"]] == [("default/late", "new")]
+    assert run("replay", path) == (0, "1 decisions, all the same\n", "")
+    shared = tmp_path / "shared.jsonl"
+    assert run("record", "--anonymous", shared, "--from", path).code == 0
+    assert len(read_recording(shared).changes) == 4
+    assert "late" not in shared.read_text()
+    assert run("replay", shared) == (0, "1 decisions, all the same\n", "")
+
+
+def test_what_if_is_told_as_a_table_and_as_data(run: Run, tmp_path: Path) -> None:
+    change = wish(tmp_path, nodes={"remove": ["batch-a"], "add": ["big=2:cpu=32,memory=64Gi"]})
+    told = run("whatif", "-f", change, "--from", CLUSTER)
+    assert told.code == 0
+    assert "1 pod would move\n  default/crunch-0  batch-a -> big-" in told.out
+    assert re.search(r"^nodes +6 +7$", told.out, re.MULTILINE)
+    data = json.loads(run("whatif", "-f", change, "--from", CLUSTER, "-o", "json").out)
+    assert [(fate["now"], fate["then"][:4]) for fate in data["moves"]] == [("batch-a", "big-")]
+    assert data["cost"]["restarts"] == 1
+    assert yaml.safe_load(run("whatif", "-f", change, "--from", CLUSTER, "-o", "yaml").out) == data
+
+
+def test_many_fates_are_cut_in_a_table(run: Run, tmp_path: Path) -> None:
+    pods = tmp_path / "pods.yaml"
+    containers = [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]
+    tree = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"p-{number}"}, "spec": {"containers": containers}}
+        for number in range(25)
+    ]
+    pods.write_text(yaml.safe_dump_all(tree))
+    told = run("whatif", "-f", wish(tmp_path, nodes={"add": ["node=4:cpu=8"]}), "--from", pods)
+    assert "25 pods would land" in told.out
+    assert "and 5 more; -o json lists all" in told.out
+
+
+def test_two_clusters_at_once_are_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    run("record", path, "--from", CLUSTER)
+    ended = run("whatif", "-f", wish(tmp_path), "--from", path, "--from", CLUSTER)
+    assert ended.code == 2
+    assert ended.err.endswith("is a recording, which is a whole cluster; name nothing else beside it\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        pytest.param(("replay", "{}/none.jsonl"), 1, "none.jsonl cannot be read: No such file", id="no recording"),
+        pytest.param(
+            ("record", "{}/no/c.jsonl", "--from", CLUSTER), 1, "cannot be written: No such file", id="no folder"
+        ),
+        pytest.param(("record", "{}", "--from", CLUSTER), 1, "cannot be written: it is a folder", id="a folder"),
+        pytest.param(
+            ("record", f"{ROOT}/README.md/c.jsonl", "--from", CLUSTER), 1, "cannot be written: Not a dir", id="a file"
+        ),
+        pytest.param(("whatif", "-f", "{}/none.yaml", "--from", CLUSTER), 1, "cannot read", id="no change"),
+        pytest.param(("record", "{}/c.jsonl", "--from", "{}/none"), 1, "none does not exist", id="no manifests"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(
+    run: Run, tmp_path: Path, arguments: tuple[object, ...], code: int, said: str
+) -> None:
+    ended = run(*(str(argument).replace("{}", str(tmp_path)) for argument in arguments))
+    assert ended.code == code
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert said in ended.err
+
+
+@pytest.mark.parametrize("option", ["--config", "--scheduler-conf"])
+def test_a_configuration_that_is_refused_is_named(run: Run, tmp_path: Path, option: str) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("kind: Nothing\nactions: fly\ntiers: 3\n")
+    ended = run("record", tmp_path / "c.jsonl", "--from", CLUSTER, option, broken)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: {broken}: ")
+    assert not (tmp_path / "c.jsonl").exists()

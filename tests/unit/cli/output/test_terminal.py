@@ -1,0 +1,220 @@
+"""What people see: tables on wide and narrow terminals, colours, and the parts of the demo that are plain text."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from bayplan.cli.cluster_monitor import ClusterView, NodeUse, Waiting
+from bayplan.cli.commands.objects.top import (
+    gauge,
+    ordered,
+    picture,
+    told,
+)
+from bayplan.cli.demo import workloads
+from bayplan.cli.demo.scenario import reasons
+from bayplan.cli.demo.screen import Screen
+from bayplan.cli.output.terminal import Grid, cell_text
+from bayplan.controllers import NodePool, nodes_of
+from bayplan.objects.core import Container, ResourceRequirements
+from bayplan.testing import make_pod
+
+ROWS = [["web-8595f469dc-b59v5", "Running", "a text that is rather long"], ["web-2", "Pending", "short"]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return monkeypatch
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> str:
+    Grid(["name", "status", "note"]).show(ROWS)
+    return capsys.readouterr().out
+
+
+def test_a_pipe_gets_plain_lines_as_long_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys).splitlines()
+    assert lines[0] == "NAME                   STATUS    NOTE"
+    assert lines[1] == "web-8595f469dc-b59v5   Running   a text that is rather long"
+
+
+def test_a_terminal_has_colours(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.setenv("COLUMNS", "120")
+    out = shown(capsys)
+    assert "\x1b[32mRunning" in out
+    assert "\x1b[33mPending" in out
+
+
+def test_no_color_means_none(terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.setenv("COLUMNS", "120")
+    terminal.setenv("NO_COLOR", "1")
+    out = shown(capsys)
+    assert "\x1b[3" not in out
+    assert "Running" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "drawn"),
+    [
+        ({"COLUMNS": "100"}, True),
+        ({"COLUMNS": "59"}, False),
+        ({"COLUMNS": "100", "NO_COLOR": "1"}, False),
+        ({"COLUMNS": "100", "TERM": "dumb"}, False),
+    ],
+    ids=["wide", "narrow", "NO_COLOR", "dumb"],
+)
+def test_the_demo_draws_where_there_is_room_and_nobody_minds(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: dict[str, str], drawn: bool
+) -> None:
+    for name, value in settings.items():
+        terminal.setenv(name, value)
+    view = cast(
+        ClusterView, SimpleNamespace(nodes={}, placements=0, placed=[], waiting=Waiting, decisions_a_second=float)
+    )
+    with Screen(view) as screen:
+        screen.step("a step")
+        screen.say("a word")
+    assert screen.watched is drawn
+    assert ("\x1b" in capsys.readouterr().out) is drawn
+
+
+def test_a_narrow_terminal_folds_and_keeps_names(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.setenv("COLUMNS", "42")
+    terminal.setenv("NO_COLOR", "1")
+    lines = re.sub(r"\x1b\[\d+m", "", shown(capsys)).splitlines()  # bold titles are no colour
+    assert max(map(len, lines)) <= 42
+    assert any(line.startswith("web-8595f469dc-b59v5 ") for line in lines)
+
+
+def test_rows_that_come_later_keep_to_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    grid = Grid(["name", "status", "note"])
+    grid.show(ROWS)
+    capsys.readouterr()
+    grid.show([["a", "Running", "b"]])
+    assert capsys.readouterr().out == f"{'a':<20}   Running   b\n"
+
+
+@pytest.mark.parametrize(("cell", "text"), [(None, "<none>"), (True, "true"), (3, "3"), ("x", "x")])
+def test_cells(cell: object, text: str) -> None:
+    assert cell_text(cell) == text
+
+
+def test_the_fullest_nodes_come_first() -> None:
+    nodes = [
+        NodeUse("b", offered={"cpu": 10}, used={"cpu": 5}),
+        NodeUse("a", offered={"cpu": 10}),
+        NodeUse("c", pods=3),
+    ]
+    assert [each.name for each in ordered(nodes, "cpu")] == ["b", "a", "c"]
+    assert [each.name for each in ordered(nodes, "pods")] == ["c", "a", "b"]
+    assert [each.name for each in ordered(nodes, "name")] == ["a", "b", "c"]
+    assert gauge(0.5, 4).plain == "██░░"
+    assert gauge(2.0, 4).plain == "████"
+
+
+def test_a_node_counts_what_its_pods_ask_for() -> None:
+    node = NodeUse("a", offered={"cpu": 4000})
+    requests = ResourceRequirements(requests={"cpu": "500m", "example.com/gpu": "2"})
+    web = make_pod(containers=[Container(name="web", resources=requests)])
+    for _ in range(2):
+        node.add(web, 1)
+    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"], node.share("cpu")) == (2, 1000, 4, 0.25)
+    node.add(web, -1)
+    assert (node.pods, node.used["cpu"], node.used["example.com/gpu"]) == (1, 500, 2)
+    assert node.share("memory") == 0.0
+
+
+def view_of(*nodes: NodeUse) -> ClusterView:
+    known = {node.name: node for node in nodes}
+    return cast(ClusterView, SimpleNamespace(nodes=known, waiting=Waiting, decisions_a_second=float))
+
+
+def machine(name: str, *, ready: bool = True, cordoned: bool = False, **devices: int) -> NodeUse:
+    offered = {"cpu": 8000, "memory": 1 << 34, "pods": 110} | {f"example.com/{each}": 8 for each in devices}
+    used = {"cpu": 500} | {f"example.com/{each}": used for each, used in devices.items()}
+    return NodeUse(name, "z", ready, cordoned, known=True, offered=offered, used=used, pods=2)
+
+
+def drawn(console: Console, *nodes: NodeUse) -> list[str]:
+    with console.capture() as picture_of:
+        console.print(picture(view_of(*nodes), "name", console, rows=None))
+    return [line.rstrip() for line in picture_of.get().splitlines()]
+
+
+def test_top_has_devices_and_marks_nodes_that_take_no_pods() -> None:
+    nodes = [
+        machine("a", gpu=3),
+        machine("b"),
+        machine("c", ready=False, gpu=0),
+        machine("d", cordoned=True),
+        machine("e", ready=False, cordoned=True),
+    ]
+    head, *rows = drawn(Console(width=1000), *nodes)[3:]
+    assert head.split()[:2] == ["NODE", "STATUS"]
+    assert head.split()[-1] == "GPU"
+    assert [(row.split()[1], row.split()[-1]) for row in rows] == [
+        ("Ready", "3/8"),
+        ("Ready", "-"),
+        ("NotReady", "0/8"),
+        ("SchedulingDisabled", "-"),
+        ("NotReady,SchedulingDisabled", "-"),
+    ]
+    assert "STATUS" not in drawn(Console(width=1000), machine("a"))[3]
+
+
+def test_top_has_as_many_devices_as_fit() -> None:
+    node = machine("a", fpga=1, gpu=2, nic=3)
+    lines = drawn(Console(width=78), node)
+    assert (lines[3].split()[-2:], lines[4].split()[-2:]) == (["FPGA", "GPU"], ["1/8", "2/8"])
+    assert lines[5] == "no room for example.com/nic; -o json has all"
+    assert not any("no room" in line for line in drawn(Console(width=140), node))
+    assert any(line.startswith("no room for") for line in drawn(Console(width=25), node))
+
+
+def test_devices_of_one_name_keep_their_domains() -> None:
+    node = machine("a", gpu=2)
+    node.offered["other.com/gpu"] = 4
+    assert drawn(Console(width=140), node)[3].split()[-2:] == ["EXAMPLE.COM/GPU", "OTHER.COM/GPU"]
+
+
+def test_top_for_programs() -> None:
+    found = told(view_of(machine("a", cordoned=True, gpu=3)), "name")
+    (node,) = found["nodes"]
+    assert (node["name"], node["ready"], node["unschedulable"]) == ("a", True, True)
+    assert node["resources"] == {
+        "cpu": {"used": 0.5, "total": 8.0},
+        "memory": {"used": 0, "total": 1 << 34},
+        "pods": {"used": 2, "total": 110},
+        "example.com/gpu": {"used": 3, "total": 8},
+    }
+    assert found["waiting"] == {"active": 0, "unschedulable": 0, "gated": 0}
+
+
+def test_reasons_stand_one_by_one() -> None:
+    message = (
+        "0/50 nodes are available: 17 Insufficient nvidia.com/gpu, "
+        "33 node(s) didn't match Pod's node affinity/selector. "
+        "preemption: 0/50 nodes are available: 50 Preemption is not helpful for scheduling."
+    )
+    assert reasons(message) == [
+        "0/50 nodes are available",
+        "  17 Insufficient nvidia.com/gpu",
+        "  33 node(s) didn't match Pod's node affinity/selector",
+        "preemption: 0/50 nodes are available: 50 Preemption is not helpful for scheduling",
+    ]
+
+
+def test_the_demo_has_fifty_nodes_in_three_zones() -> None:
+    nodes = nodes_of(map(NodePool.parse, workloads.POOLS), workloads.ZONES)
+    zones = [each["metadata"]["labels"][workloads.ZONE] for each in nodes]
+    assert [zones.count(zone) for zone in sorted(set(zones))] == [17, 17, 16]

@@ -1,0 +1,114 @@
+"""Which kind is meant by a word, from a server that tells all at once and from one that is asked group by group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.client import Catalogue, NamedKind, Resource, UnknownKind, read_catalogue
+from bayplan.errors import ApiError, UsageError
+from support.fakes.http_server import (
+    Reply,
+    Request,
+    WireServer,
+    on_loop,
+    status,
+)
+from support.harness.embedded_cluster import served
+
+PODS = NamedKind(Resource("", "v1", "pods"), "Pod", "pod", ("po",), ("all",), ("list",))
+EVENTS = NamedKind(Resource("", "v1", "events"), "Event", "event", ("ev",), (), ("list",))
+NEW_EVENTS = NamedKind(Resource("events.k8s.io", "v1", "events"), "Event", "event", ("ev",), (), ("list",))
+DEPLOYMENTS = NamedKind(
+    Resource("apps", "v1", "deployments"), "Deployment", "deployment", ("deploy",), ("all",), ("list",)
+)
+KNOWN = Catalogue((PODS, EVENTS, DEPLOYMENTS, NEW_EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        pytest.param("pods", [PODS], id="plural"),
+        pytest.param("Pod", [PODS], id="kind"),
+        pytest.param("deploy", [DEPLOYMENTS], id="short"),
+        pytest.param("deployments.apps", [DEPLOYMENTS], id="group"),
+        pytest.param("deployments.v1.apps", [DEPLOYMENTS], id="version"),
+        pytest.param("events", [EVENTS], id="first-group"),
+        pytest.param("events.events.k8s.io", [NEW_EVENTS], id="other-group"),
+        pytest.param("all", [PODS, DEPLOYMENTS], id="category"),
+    ],
+)
+def test_words(word: str, meant: list[NamedKind]) -> None:
+    assert KNOWN.meant(word) == meant
+
+
+def test_words_that_mean_nothing_or_too_much() -> None:
+    with pytest.raises(UnknownKind, match='no kind "deploi"; did you mean deploy'):
+        KNOWN.meant("deploi")
+    with pytest.raises(UnknownKind, match=r'no kind "deployments\.batch"'):
+        KNOWN.meant("deployments.batch")
+    with pytest.raises(UsageError, match='"all" is several kinds'):
+        KNOWN.one("all")
+
+
+def test_manifests_are_of_the_version_that_they_say() -> None:
+    found = KNOWN.of_manifest("apps/v1beta1", "Deployment")
+    assert found is not None
+    assert found.resource.api_version == "apps/v1beta1"
+    assert found.called("web") == "deployment.apps/web"
+    assert KNOWN.of_manifest("apps/v1", "Pod") is None
+
+
+def plain(request: Request) -> Reply:
+    """A server that knows nothing of aggregated discovery, and one of whose groups is away."""
+    documents: dict[str, Any] = {
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {
+            "kind": "APIGroupList",
+            "groups": [
+                {"name": name, "preferredVersion": {"groupVersion": f"{name}/v1", "version": "v1"}}
+                for name in ("apps", "away.example.com")
+            ],
+        },
+        "/api/v1": {"resources": [_listed(PODS), {"name": "pods/binding", "kind": "Binding", "namespaced": True}]},
+        "/apis/apps/v1": {"resources": [_listed(DEPLOYMENTS)]},
+    }
+    found = documents.get(request.path)
+    return Reply(200, found) if found is not None else status(503, "ServiceUnavailable", "away")
+
+
+def _listed(kind: NamedKind) -> dict[str, Any]:
+    return {
+        "name": kind.resource.plural,
+        "kind": kind.kind,
+        "namespaced": True,
+        "singularName": kind.singular,
+        "shortNames": list(kind.short_names),
+        "categories": list(kind.categories),
+        "verbs": list(kind.verbs),
+    }
+
+
+@on_loop
+async def test_a_server_that_is_asked_group_by_group() -> None:
+    async with WireServer(plain) as server, server.client() as client:
+        assert list(await read_catalogue(client.transport)) == [PODS, DEPLOYMENTS]
+
+
+@on_loop
+async def test_a_server_that_tells_all_at_once(tmp_path: Path) -> None:
+    async with served(tmp_path) as outside, outside.client() as client:
+        found = await read_catalogue(client.transport)
+        assert found.one("po").resource == Resource("", "v1", "pods")
+        assert found.one("deploy").resource.api_version == "apps/v1"
+        assert not found.one("nodes").resource.namespaced
+        assert {"pods", "deployments", "services"} <= {each.resource.plural for each in found.meant("all")}
+
+
+@on_loop
+async def test_somebody_else_answers() -> None:
+    async with WireServer(lambda _: Reply(200, "hello")) as server, server.client() as client:
+        with pytest.raises(ApiError, match="did not answer as an API server does"):
+            await read_catalogue(client.transport)

@@ -1,0 +1,154 @@
+"""Services that are no API server: connections kept, certificates, and failures in words that people search for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.client import NotPosted, Secret, Service, Target
+from bayplan.clock import ManualClock
+from bayplan.errors import KubeconfigError
+from support.fakes.certificates import Authority, server_context
+from support.fakes.http_server import (
+    Hang,
+    Reply,
+    WireServer,
+    on_loop,
+    until,
+)
+
+
+def service(clock: ManualClock | None = None, **trust: Any) -> Service:
+    return Service(clock or ManualClock(), user_agent="bayplan", trust=Target(server="", **trust), env={})
+
+
+@on_loop
+async def test_calls_share_a_connection() -> None:
+    async with WireServer(lambda _: Reply(200, {"fine": True})) as server:
+        one = service()
+        for _ in range(3):
+            answer = await one.post(f"{server.url}/scheduler/filter?x=1", b"{}", 5.0)
+        await one.close()
+        assert (answer.status, answer.body) == (200, b'{"fine":true}')
+        assert server.connections == 1
+        asked = server.requests[0]
+        assert (asked.method, asked.path, asked.query, asked.body) == ("POST", "/scheduler/filter", "x=1", b"{}")
+        assert asked.headers["content-type"] == "application/json"
+        assert asked.headers["host"] == f"127.0.0.1:{server.port}"
+
+
+@on_loop
+async def test_a_refusal_is_an_answer() -> None:
+    async with WireServer(lambda _: Reply(503)) as server:
+        one = service()
+        assert (await one.post(server.url, b"", 5.0)).status == 503
+        assert server.asked() == ["POST /"], "and is not asked for twice"
+        await one.close()
+
+
+@on_loop
+async def test_who_wants_the_body_alone_is_told_of_a_refusal() -> None:
+    async with WireServer(script=[Reply(200, b"good"), Reply(404)]) as server:
+        one = service()
+        assert await one.answered(server.url, b"", 5.0) == b"good"
+        with pytest.raises(NotPosted, match="it answered 404"):
+            await one.answered(server.url, b"", 5.0)
+        await one.close()
+
+
+@on_loop
+async def test_name_and_password_of_the_address_are_shown() -> None:
+    async with WireServer(lambda _: Reply()) as server:
+        one = service()
+        await one.post(f"http://me:s%40crt@127.0.0.1:{server.port}/x", b"", 5.0)
+        assert server.requests[0].headers["authorization"] == "Basic bWU6c0BjcnQ="
+        assert server.requests[0].headers["host"] == f"127.0.0.1:{server.port}"
+        await one.close()
+
+
+@on_loop
+async def test_one_that_is_not_there() -> None:
+    async with WireServer() as server:
+        url = f"{server.url}/filter"
+    words = f'Post "{url}": dial tcp 127.0.0.1:{server.port}: connect: connection refused'
+    with pytest.raises(NotPosted) as told:
+        await service().post(url, b"", 5.0)
+    assert str(told.value) == words
+
+
+@on_loop
+async def test_one_that_does_not_answer_in_time() -> None:
+    clock = ManualClock()
+    async with WireServer(script=[Hang()]) as server:
+        one = service(clock)
+        with pytest.raises(NotPosted) as told:
+            async with Ticking(clock):
+                await one.post(f"{server.url}/filter", b"", 5.0)
+        assert "context deadline exceeded (Client.Timeout exceeded while awaiting headers)" in str(told.value)
+        assert 5.0 <= clock.monotonic_s() < 6.0
+        await one.close()
+
+
+@on_loop
+async def test_one_that_hangs_up() -> None:
+    async with WireServer(script=[Reply(raw=b"", close=True)]) as server:
+        with pytest.raises(NotPosted, match=r'Post ".*": EOF'):
+            await service().post(server.url, b"", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        pytest.param("localhost:80/filter", 'unsupported protocol scheme "localhost"', id="no-scheme"),
+        pytest.param("ftp://localhost/filter", 'unsupported protocol scheme "ftp"', id="another-scheme"),
+        pytest.param("http:///filter", "no Host in request URL", id="no-host"),
+        pytest.param("http://localhost:port/filter", "parse", id="no-port"),
+    ],
+)
+def test_addresses_that_are_none(url: str, words: str) -> None:
+    @on_loop
+    async def posting() -> None:
+        with pytest.raises(NotPosted) as told:
+            await service().post(url, b"", 5.0)
+        assert words in str(told.value)
+
+    posting()
+
+
+@on_loop
+async def test_certificates_on_both_sides(tmp_path: Path) -> None:
+    authority = Authority()
+    user = authority.user("scheduler")
+    tls = server_context(tmp_path, authority.server("extender.example"), clients=authority.certificate)
+    (tmp_path / "wrong.pem").write_text("nothing")
+    known = {
+        "ca_data": authority.certificate.encode(),
+        "server_name": "extender.example",
+        "cert_data": user.certificate.encode(),
+        "key_data": Secret(user.key),
+    }
+    async with WireServer(lambda _: Reply(), tls=tls) as server:
+        good, nobody = service(**known), service(**{**known, "cert_data": b""})
+        assert (await good.post(server.url, b"", 5.0)).status == 200
+        for bad in (nobody, service()):
+            with pytest.raises(NotPosted):
+                await bad.post(server.url, b"", 5.0)
+        with pytest.raises(KubeconfigError, match="not PEM"):
+            service(ca_file=str(tmp_path / "wrong.pem")).check(server.url)
+        await good.close()
+
+
+class Ticking:
+    """Moves a clock while the block waits."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(until(lambda: False, tick=lambda: self._clock.advance(0.25)))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()

@@ -1,0 +1,213 @@
+"""Lists and events as objects: quick, in slices, with the bad ones told apart, old shapes of devices lifted."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.client import Resource, Unreadable, resource_of
+from bayplan.client.http.api_status import Status
+from bayplan.client.informer import decoder as decoding_module
+from bayplan.client.informer.decoder import (
+    Decoder,
+    Page,
+    ends_initial,
+    read_page,
+)
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.meta import KubeObject
+from bayplan.objects.resource import DeviceClass, ResourceClaim, ResourceSlice
+from bayplan.objects.workloads import StatefulSet
+from support.fakes.http_server import (
+    added,
+    bookmark,
+    error,
+    node,
+)
+
+NODES = Decoder(resource_of(kind_of(Node)))
+
+
+def text(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def names(slices: Any) -> list[list[str]]:
+    return [[item.name if isinstance(item, KubeObject) else f"!{item.key[1]}" for item in each] for each in slices]
+
+
+def flat(slices: list[list[str]]) -> list[str]:
+    return list(chain.from_iterable(slices))
+
+
+def test_an_error_is_a_status_whatever_the_kind() -> None:
+    found = NODES.event(text(error(410, "Expired", "too old")))
+    assert isinstance(found.object, Status)
+    assert (found.object.code, found.object.reason, found.object.message) == (410, "Expired", "too old")
+
+
+def test_an_error_that_is_no_status_is_one_all_the_same() -> None:
+    found = NODES.event(text({"type": "ERROR", "object": {"code": "many"}}))
+    assert isinstance(found.object, Status)
+    assert found.object.code == 500
+
+
+def test_the_end_of_what_exists_is_a_bookmark() -> None:
+    assert ends_initial(NODES.event(text(bookmark(5, initial_end=True))))
+    assert not ends_initial(NODES.event(text(bookmark(5))))
+
+
+def test_nulls_are_absent_as_the_server_means_them() -> None:
+    pods = Decoder(resource_of(kind_of(Pod)))
+    pod = {
+        "metadata": {"name": "p", "labels": None},
+        "spec": {"containers": None},
+        "status": {"conditions": [{"lastProbeTime": None, "type": "Ready"}]},
+    }
+    found = pods.event(text(added(pod))).object
+    assert isinstance(found, Pod)
+    assert found.spec.containers == ()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(node("n", 7, status={"allocatable": []}), id="wrong-type"),
+        pytest.param({"metadata": {"name": "n", "resourceVersion": "7", "labels": "x"}}, id="in-metadata"),
+    ],
+)
+def test_a_bad_object_is_known_by_name_and_version(item: dict[str, Any]) -> None:
+    found = NODES.event(text(added(item))).object
+    assert isinstance(found, Unreadable)
+    assert (found.key, found.resource_version) == (("", "n"), "7")
+    assert 'Node "n" cannot be read' in found.reason
+
+
+def test_an_object_without_a_readable_name_is_told_too() -> None:
+    found = NODES.event(text(added({"metadata": {"name": 5}}))).object
+    assert isinstance(found, Unreadable)
+    assert found.key == ("", "")
+
+
+def page(*items: dict[str, Any], **more: Any) -> bytes:
+    return text(
+        {"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": list(items), **more}
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(page(node("a", 1), node("b", 2)), id="typed"),
+        pytest.param(
+            text({"items": [node("a", 1), node("b", 2)], "metadata": {"resourceVersion": "9"}}), id="items-first"
+        ),
+        pytest.param(json.dumps(json.loads(page(node("a", 1), node("b", 2))), indent=2).encode(), id="pretty"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 60, 1 << 20], ids=["one-by-one", "few", "at-once"])
+def test_slices_are_the_whole_list(body: bytes, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_module, "SLICE", size)
+    found = read_page(body)
+    assert (found.resource_version, found.following) == ("9", "")
+    assert flat(names(NODES.slices(found))) == ["a", "b"]
+
+
+def test_a_large_list_comes_in_several_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_module, "SLICE", 200)
+    found = names(NODES.slices(read_page(page(*(node(f"n{number}", number) for number in range(40))))))
+    assert len(found) == 10
+    assert flat(found) == [f"n{number}" for number in range(40)]
+
+
+def test_what_looks_like_an_item_inside_an_item_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_module, "SLICE", 1)
+    sets = Decoder(resource_of(kind_of(StatefulSet)))
+    claims = [{"metadata": {"name": f"claim{number}"}} for number in range(3)]
+    items = [{"metadata": {"name": name}, "spec": {"volumeClaimTemplates": claims}} for name in ("a", "b")]
+    assert names(sets.slices(read_page(page(*items)))) == [["a"], ["b"]]
+
+
+def test_bad_items_of_a_list_are_told_apart() -> None:
+    bad = node("bad", 2, spec={"unschedulable": "perhaps"})
+    assert names(NODES.slices(read_page(page(node("a", 1), bad, node("c", 3))))) == [["a", "!bad", "c"]]
+
+
+@pytest.mark.parametrize("items", ["null", "[]", "[ ]"])
+def test_a_list_may_be_empty(items: str) -> None:
+    found = read_page(b'{"metadata":{"resourceVersion":"9"},"items":%b}' % items.encode())
+    assert flat(names(NODES.slices(found))) == []
+
+
+def test_a_list_that_is_none_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_page(b"<html>")
+    with pytest.raises(msgspec.DecodeError):
+        list(NODES.slices(Page("", "", b'{"metadata":{},', 0, 14)))
+
+
+def beta(kind: type[KubeObject]) -> Decoder:
+    found = kind_of(kind)
+    return Decoder(Resource(found.group, "v1beta1", found.plural, found.namespaced, found))
+
+
+def test_claims_of_v1beta1_are_lifted() -> None:
+    old = {
+        "metadata": {"name": "c", "namespace": "ns"},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {"name": "one", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2},
+                    {"name": "two", "firstAvailable": [{"name": "x", "deviceClassName": "big"}]},
+                ]
+            }
+        },
+    }
+    found = beta(ResourceClaim).event(text(added(old))).object
+    assert isinstance(found, ResourceClaim)
+    one, two = found.spec.devices.requests
+    assert one.exactly is not None
+    assert (one.exactly.device_class_name, one.exactly.count) == ("gpu", 2)
+    assert two.exactly is None
+    assert two.first_available[0].device_class_name == "big"
+
+
+def test_slices_of_v1beta1_are_lifted() -> None:
+    basic = {"attributes": {"model": {"string": "a100"}}, "capacity": {"memory": {"value": "40Gi"}}}
+    old = {
+        "metadata": {"name": "s"},
+        "spec": {
+            "driver": "gpu.example",
+            "pool": {"name": "p", "resourceSliceCount": 1},
+            "devices": [{"name": "d", "basic": basic}],
+        },
+    }
+    [found] = next(beta(ResourceSlice).slices(Page("", "", text(old), 0, len(text(old)))))
+    new = {**old, "spec": {**old["spec"], "devices": [{"name": "d", **basic}]}}  # type: ignore[dict-item]
+    assert found == msgspec.json.decode(text(new), type=ResourceSlice)
+
+
+def test_classes_of_v1beta1_have_the_shape_already() -> None:
+    found = (
+        beta(DeviceClass)
+        .event(text(added({"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}})))
+        .object
+    )
+    assert isinstance(found, DeviceClass)
+    assert found.spec.selectors[0].cel is not None
+
+
+def test_odd_devices_of_v1beta1_are_reported_not_raised() -> None:
+    found = (
+        beta(ResourceClaim)
+        .event(text(added({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [5]}}})))
+        .object
+    )
+    assert isinstance(found, Unreadable)
+    found = beta(ResourceSlice).event(text(added({"metadata": {"name": "c"}, "spec": []}))).object
+    assert isinstance(found, Unreadable)

@@ -1,0 +1,99 @@
+"""Feature gates: which are known, what can be turned, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.config.defaults import default_plugins
+from bayplan.config.feature_gates import (
+    LOCKED_ON,
+    OFF,
+    ON,
+    TURNABLE,
+    features_of,
+)
+from bayplan.errors import ConfigError
+
+
+def test_defaults_hold_without_flags() -> None:
+    features = features_of(())
+    assert features.enabled("SchedulerPopFromBackoffQ")
+    assert features.enabled("DynamicResourceAllocation")
+    assert not features.enabled("GangScheduling")
+    assert features.emulated_version == "1.36"
+
+
+def test_no_gate_is_of_two_kinds() -> None:
+    assert len(ON | OFF | LOCKED_ON) == len(ON) + len(OFF) + len(LOCKED_ON)
+    assert TURNABLE <= ON | OFF
+
+
+def test_the_last_word_counts_and_spaces_do_not() -> None:
+    features = features_of(["SchedulerPopFromBackoffQ=true", " kube: SchedulerPopFromBackoffQ = false", ""])
+    assert not features.enabled("SchedulerPopFromBackoffQ")
+
+
+def test_gates_that_change_nothing_here_are_named() -> None:
+    features = features_of(
+        ["StorageCapacityScoring=true", "SchedulerAsyncPreemption=true", "KubeletThing=true", "OpportunisticBatching=0"]
+    )
+    assert features.without_effect() == ["StorageCapacityScoring"]
+
+
+def test_gates_that_nobody_knows_are_named_with_the_nearest_that_is_known() -> None:
+    gates = ["GangSchedulling=true", "genericworkload=true", "Nope=false", "OpportunisticBatching=false"]
+    nearest = [("GangSchedulling", "GangScheduling"), ("Nope", ""), ("genericworkload", "GenericWorkload")]
+    assert list(features_of(gates).unknown()) == nearest
+
+
+def test_the_gates_of_pod_groups_can_be_turned() -> None:
+    features = features_of(["GenericWorkload=true", "GangScheduling=true", "TopologyAwareWorkloadScheduling=true"])
+    assert features.without_effect() == []
+    assert all(map(features.in_force, features.given))
+
+
+@pytest.mark.parametrize(
+    ("gates", "added"),
+    [
+        ([], []),
+        (["GangScheduling"], ["GangScheduling"]),
+        (["TopologyAwareWorkloadScheduling"], ["TopologyPlacementGenerator", "PodGroupPodsCount"]),
+        (
+            ["TopologyAwareWorkloadScheduling", "GangScheduling"],
+            ["GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount"],
+        ),
+    ],
+)
+def test_gates_bring_plugins(gates: list[str], added: list[str]) -> None:
+    plain, found = (default_plugins(each).multi_point.enabled for each in ((), gates))
+    assert [ref.name for ref in found[len(plain) :]] == added
+
+
+def test_an_older_version_can_be_emulated() -> None:
+    assert features_of((), ["kube=1.34"], ["1.33"]).emulated_version == "1.34"
+
+
+@pytest.mark.parametrize(
+    ("gates", "emulated", "compatible", "words"),
+    [
+        pytest.param(["X"], [], [], "missing bool value for X", id="no-value"),
+        pytest.param(["X=maybe"], [], [], "invalid value of X=maybe, err: strconv.ParseBool", id="no-bool"),
+        pytest.param(["etcd:X=true"], [], [], "component not registered: etcd", id="component"),
+        pytest.param(["DynamicResourceAllocation=false"], [], [], "feature is locked to true", id="locked"),
+        pytest.param(
+            ["GangScheduling=true"],
+            [],
+            [],
+            "GangScheduling is enabled, but depends on features that are disabled: [GenericWorkload]",
+            id="needs-another",
+        ),
+        pytest.param([], ["1.2"], [], "emulation version 1.2 is not between [1.33, 1.36.0]", id="too-old"),
+        pytest.param([], ["1.37"], [], "emulation version 1.37 is not between", id="too-new"),
+        pytest.param([], ["x"], [], 'could not parse "x" as version', id="no-version"),
+        pytest.param([], ["1.34"], ["1.35"], "minCompatibilityVersion version 1.35 is not between", id="compatible"),
+    ],
+)
+def test_what_is_refused(gates: list[str], emulated: list[str], compatible: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        features_of(gates, emulated, compatible)
+    assert words in str(told.value)

@@ -1,0 +1,56 @@
+"""Volcano's feature gates: which are known, what one turns, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bayplan.config.feature_gates import LOCKED_ON, OFF, ON
+from bayplan.config.volcano_feature_gates import (
+    QUEUE_ADMISSION,
+    gates_without_effect,
+    go_volcano_gates,
+    queues_admit,
+)
+
+
+def test_queues_admit_no_pods_unless_they_are_told_to() -> None:
+    assert not queues_admit(())
+    assert queues_admit(go_volcano_gates(f"VolcanoJobSupport=true, {QUEUE_ADMISSION}=true"))
+    assert not queues_admit(go_volcano_gates(f"{QUEUE_ADMISSION}=true,{QUEUE_ADMISSION}=false"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("Bogus=true", "unrecognized feature gate: Bogus", id="nobody's"),
+        pytest.param("CSIStorage", "missing bool value for CSIStorage", id="no value"),
+        pytest.param(
+            "CSIStorage=yes",
+            'invalid value of CSIStorage=yes, err: strconv.ParseBool: parsing "yes": invalid syntax',
+            id="no bool",
+        ),
+        pytest.param(
+            "DRAAdminAccess=false",
+            "cannot set feature gate DRAAdminAccess to false, feature is locked to true",
+            id="locked",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_volcanos_words(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as fault:
+        go_volcano_gates(text)
+    assert str(fault.value) == said
+
+
+def test_the_gates_of_kubernetes_are_known() -> None:
+    names = ON | OFF | LOCKED_ON
+    assert {name for name, _ in go_volcano_gates(",".join(f"{name}=true" for name in sorted(names)))} == names
+
+
+def test_gates_that_turn_nothing_are_told_when_they_are_turned() -> None:
+    given = go_volcano_gates(f"CSIStorage=true,WorkLoadSupport=true,PriorityClass=false,{QUEUE_ADMISSION}=true")
+    told = ["feature gate CSIStorage has no effect here", "feature gate PriorityClass has no effect here"]
+    assert list(gates_without_effect(given)) == told
+    assert list(gates_without_effect(given, none=True)) == [*told, f"feature gate {QUEUE_ADMISSION} has no effect here"]

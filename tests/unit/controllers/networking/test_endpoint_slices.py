@@ -1,0 +1,352 @@
+"""Services and who serves them: slices with the pods that are ready, under the ports that they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.controllers.core.api_types import (
+    PODS,
+    SERVICES,
+    SLICES,
+    SeenPod,
+    SeenPodStatus,
+    SeenSlice,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.networking.endpoint_builder import (
+    MOST,
+    endpoint,
+    ports_for,
+    served,
+    slice_bodies,
+    slice_labels,
+)
+from bayplan.controllers.networking.endpoint_slices import BREATH_S, EndpointSlices
+from bayplan.objects.core import Node
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import ObjectMeta
+from support.fakes.http_server import on_loop
+from support.harness.controllers import controlled
+from support.harness.single_controller import ControllerRig, rig_of
+
+ONLY = ("endpointslice-controller",)
+
+
+def pod(name: str, *, port: int = 8080, **labels: str) -> Tree:
+    container = {"name": "c", "image": "i", "ports": [{"name": "http", "containerPort": port}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}
+
+
+def service(app: str, **port: Any) -> Tree:
+    return {"metadata": {"name": app}, "spec": {"selector": {"app": app}, "ports": [{"port": 80, **port}]}}
+
+
+@on_loop
+async def test_a_service_has_the_pods_that_are_ready(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(SERVICES, service("web", targetPort="http", name="http"))
+        for name in ("a", "b"):
+            await world.make(PODS, pod(name, app="web"))
+        await world.make(PODS, pod("other", app="db"))
+
+        async def slices(ready: int) -> Tree | None:
+            found = await world.list(SLICES, labels="kubernetes.io/service-name=web")
+            serving = [e for each in found for e in each["endpoints"] or () if e["conditions"]["ready"]]
+            return found[0] if len(serving) == ready and len(found) == 1 else None
+
+        found = await world.until(lambda: slices(2))
+        assert found["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+        assert sorted(each["targetRef"]["name"] for each in found["endpoints"]) == ["a", "b"]
+        assert found["metadata"]["ownerReferences"][0]["kind"] == "Service"
+        await world.delete(PODS, "a")
+        await world.until(lambda: slices(1))
+        await world.delete(SLICES, found["metadata"]["name"])
+        await world.until(lambda: slices(1))
+
+
+def seen(number: int) -> SeenPod:
+    return SeenPod(metadata=ObjectMeta(name=f"p{number:03}"), status=SeenPodStatus(phase="Running", pod_ip="10.0.0.1"))
+
+
+def test_many_pods_make_several_slices_and_none_make_an_empty_one() -> None:
+    found = Whole(metadata=ObjectMeta(name="web"), spec={"ports": [{"port": 80}]})
+    bodies = slice_bodies(found, [seen(number) for number in range(2 * MOST + 1)], lambda _: None)
+    assert [len(each["endpoints"]) for each in bodies] == [100, 100, 1]
+    assert slice_bodies(found, [], lambda _: None) == [{"addressType": "IPv4", "endpoints": [], "ports": []}]
+
+
+# Endpoints, ports and labels, without an API server.
+
+PATH = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+OURS = {
+    "kubernetes.io/service-name": "web",
+    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+}
+WEB = ("default", "web")
+
+
+def a_service(name: str = "web", *, labels: Tree | None = None, **spec: Any) -> Whole:
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels or {}}
+    whole = {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}], **spec}
+    return convert({"metadata": meta, "spec": whole}, Whole)
+
+
+def a_pod(
+    name: str = "p",
+    *,
+    ready: bool = True,
+    phase: str = "Running",
+    ip: str = "10.0.0.1",
+    labels: Tree | None = None,
+    deleted: bool = False,
+    **spec: Any,
+) -> SeenPod:
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": labels or {"app": "web"}}
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    status = {"phase": phase, "podIP": ip, "conditions": [{"type": "Ready", "status": str(ready)}]}
+    return convert({"metadata": meta, "spec": spec, "status": status}, SeenPod)
+
+
+def a_slice(name: str = "web-1", body: Tree | None = None, *, labels: Tree | None = None, **meta: Any) -> SeenSlice:
+    whole = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5", **meta}
+    return convert({"metadata": {**whole, "labels": OURS if labels is None else labels}, **(body or {})}, SeenSlice)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(a_pod(), True, id="runs"),
+        pytest.param(a_pod(labels={"app": "web", "tier": "front"}), True, id="more-labels"),
+        pytest.param(a_pod(ready=False), True, id="not-ready"),
+        pytest.param(a_pod(labels={"app": "db"}), False, id="other-label"),
+        pytest.param(a_pod(ip=""), False, id="no-address"),
+        pytest.param(a_pod(phase="Succeeded"), False, id="finished"),
+    ],
+)
+def test_which_pods_are_behind_a_service(pod: SeenPod, expected: bool) -> None:
+    assert served(a_service(), [pod]) == ([pod] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("pod", "published", "conditions"),
+    [
+        pytest.param(a_pod(), False, (True, True, False), id="ready"),
+        pytest.param(a_pod(ready=False), False, (False, False, False), id="not-ready"),
+        pytest.param(a_pod(deleted=True), False, (False, True, True), id="ready-and-terminating"),
+        pytest.param(a_pod(ready=False, deleted=True), True, (True, False, True), id="published-in-any-state"),
+    ],
+)
+def test_conditions_of_an_endpoint(pod: SeenPod, published: bool, conditions: tuple[bool, ...]) -> None:
+    found = endpoint(a_service(publishNotReadyAddresses=published), pod, None)
+    assert tuple(found["conditions"][name] for name in ("ready", "serving", "terminating")) == conditions
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "expected"),
+    [
+        pytest.param({}, None, {}, id="no-node"),
+        pytest.param({"nodeName": "n"}, None, {"nodeName": "n"}, id="unknown-node"),
+        pytest.param({"nodeName": "n"}, {}, {"nodeName": "n"}, id="node-without-zone"),
+        pytest.param(
+            {"nodeName": "n"}, {"topology.kubernetes.io/zone": "z"}, {"nodeName": "n", "zone": "z"}, id="node-in-a-zone"
+        ),
+        pytest.param({"hostname": "h", "subdomain": "web"}, None, {"hostname": "h"}, id="own-subdomain"),
+        pytest.param({"hostname": "h", "subdomain": "db"}, None, {}, id="subdomain-of-another-service"),
+        pytest.param({"hostname": "h"}, None, {}, id="no-subdomain"),
+        pytest.param({"subdomain": "web"}, None, {}, id="no-hostname"),
+    ],
+)
+def test_what_an_endpoint_says_of_its_place(spec: Tree, labels: Tree | None, expected: Tree) -> None:
+    node = None if labels is None else convert({"metadata": {"name": "n", "labels": labels}}, Node)
+    found = endpoint(a_service(), a_pod(**spec), node)
+    assert found.pop("conditions") == {"ready": True, "serving": True, "terminating": False}
+    reference = {"kind": "Pod", "namespace": "default", "name": "p", "uid": "uid-p"}
+    assert found == {"addresses": ["10.0.0.1"], "targetRef": reference, **expected}
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        pytest.param({"port": 80}, [("", 80, "TCP", "")], id="number-of-the-service"),
+        pytest.param({"port": 80, "targetPort": 8080}, [("", 8080, "TCP", "")], id="number-of-the-pod"),
+        pytest.param({"port": 80, "targetPort": "http"}, [("", 8000, "TCP", "")], id="name"),
+        pytest.param({"port": 80, "targetPort": "dns"}, [], id="name-of-another-protocol"),
+        pytest.param({"port": 80, "targetPort": "dns", "protocol": "UDP"}, [("", 53, "UDP", "")], id="name-of-udp"),
+        pytest.param({"port": 80, "targetPort": "none"}, [], id="unknown-name"),
+        pytest.param(
+            {"name": "a", "port": 80, "appProtocol": "h2c"}, [("a", 80, "TCP", "h2c")], id="application-protocol"
+        ),
+    ],
+)
+def test_ports_of_a_pod(port: Tree, expected: list[Any]) -> None:
+    containers = [
+        {"name": "a", "ports": [{"name": "dns", "containerPort": 53, "protocol": "UDP"}]},
+        {"name": "b", "ports": [{"name": "other", "containerPort": 1}, {"name": "http", "containerPort": 8000}]},
+    ]
+    assert ports_for(a_service(ports=[port]), a_pod(containers=containers)) == tuple(expected)
+
+
+def test_pods_with_other_ports_have_a_slice_of_their_own() -> None:
+    def container(port: int) -> Tree:
+        return {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": port}]}]}
+
+    asks = [{"name": "a", "port": 80, "targetPort": "http", "appProtocol": "h2c"}]
+    pods = [a_pod("c", **container(81)), a_pod("b", **container(80)), a_pod("a", **container(80)), a_pod("d")]
+    bodies = slice_bodies(a_service(ports=asks), pods, lambda _: None)
+    assert [([e["targetRef"]["name"] for e in each["endpoints"]], each["ports"]) for each in bodies] == [
+        (["d"], []),
+        (["a", "b"], [{"name": "a", "port": 80, "protocol": "TCP", "appProtocol": "h2c"}]),
+        (["c"], [{"name": "a", "port": 81, "protocol": "TCP", "appProtocol": "h2c"}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "address", "expected"),
+    [
+        pytest.param({"team": "a"}, "10.1.0.1", {"team": "a", **OURS}, id="labels-of-the-service"),
+        pytest.param(
+            {"service.kubernetes.io/headless": "x", "kubernetes.io/service-name": "y"}, "10.1.0.1", OURS, id="reserved"
+        ),
+        pytest.param({}, "None", {**OURS, "service.kubernetes.io/headless": ""}, id="headless"),
+    ],
+)
+def test_labels_of_a_slice(labels: Tree, address: str, expected: Tree) -> None:
+    assert slice_labels(a_service(labels=labels, clusterIP=address)) == expected
+
+
+# The controller, without an API server.
+
+
+async def sync(rig: ControllerRig[EndpointSlices], service: Whole, *items: SeenPod | SeenSlice) -> list[Any]:
+    rig.hear(rig.controller.services, service)
+    for item in items:
+        rig.hear(rig.controller.pods if isinstance(item, SeenPod) else rig.controller.slices, item)
+    rig.queued()
+    assert await rig.controller.sync(WEB) is None
+    return rig.requests
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"selector": None}, id="no-selector"),
+        pytest.param({"type": "ExternalName"}, id="external-name"),
+    ],
+)
+@on_loop
+async def test_services_without_slices(spec: Tree) -> None:
+    async with rig_of(EndpointSlices) as rig:
+        assert await sync(rig, a_service(**spec), a_pod(), a_slice()) == []
+        rig.hear_gone(rig.controller.services, a_service(**spec))
+        assert await rig.controller.sync(WEB) is None
+
+
+@on_loop
+async def test_a_new_slice_is_owned_by_its_service() -> None:
+    async with rig_of(EndpointSlices) as rig:
+        ((line, body),) = await sync(rig, a_service(), a_pod())
+    assert line == f"POST {PATH}"
+    assert (body["apiVersion"], body["kind"], body["addressType"]) == ("discovery.k8s.io/v1", "EndpointSlice", "IPv4")
+    ((owner,),) = (body["metadata"].pop("ownerReferences"),)
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("Service", "web", "uid-web", True)
+    assert body["metadata"] == {"generateName": "web-", "labels": OURS}
+    assert [each["addresses"] for each in body["endpoints"]] == [["10.0.0.1"]]
+    assert body["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
+
+
+RIGHT = slice_bodies(a_service(), [a_pod()], lambda _: None)[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "written"),
+    [
+        pytest.param(a_slice(body=RIGHT), None, id="right"),
+        pytest.param(a_slice(body={**RIGHT, "endpoints": None}), OURS, id="other-endpoints"),
+        pytest.param(a_slice(body={**RIGHT, "ports": None}), OURS, id="other-ports"),
+        pytest.param(a_slice(body=RIGHT, labels={**OURS, "old": "x"}), {**OURS, "old": None}, id="stale-label"),
+    ],
+)
+@on_loop
+async def test_a_slice_is_corrected(found: SeenSlice, written: Tree | None) -> None:
+    async with rig_of(EndpointSlices) as rig:
+        requests = await sync(rig, a_service(), a_pod(), found)
+    content = {"endpoints": RIGHT["endpoints"], "ports": RIGHT["ports"]}
+    meta = {"labels": written, "resourceVersion": "5"}
+    assert requests == ([(f"PATCH {PATH}/web-1", {"metadata": meta, **content})] if written else [])
+
+
+@on_loop
+async def test_an_empty_slice_is_right_for_a_service_without_pods() -> None:
+    async with rig_of(EndpointSlices) as rig:
+        assert await sync(rig, a_service(), a_slice()) == []
+
+
+@on_loop
+async def test_surplus_slices_are_deleted_and_ending_ones_do_not_count() -> None:
+    ending = a_slice("web-0", RIGHT, deletionTimestamp="2026-01-01T00:00:00Z")
+    async with rig_of(EndpointSlices) as rig:
+        requests = await sync(rig, a_service(), a_pod(), a_slice("web-2", RIGHT), a_slice("web-1", RIGHT), ending)
+    assert [line for line, _ in requests] == [f"DELETE {PATH}/web-2"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "queued"),
+    [
+        pytest.param(None, a_pod(), True, id="comes"),
+        pytest.param(a_pod(), None, True, id="goes"),
+        pytest.param(a_pod(), a_pod(restartPolicy="Never"), False, id="same-endpoint"),
+        pytest.param(a_pod(), a_pod(ip="10.0.0.2"), True, id="other-address"),
+        pytest.param(a_pod(), a_pod(ready=False), True, id="not-ready-any-more"),
+        pytest.param(a_pod(), a_pod(deleted=True), True, id="terminates"),
+        pytest.param(a_pod(), a_pod(phase="Failed"), True, id="ends"),
+        pytest.param(a_pod(), a_pod(nodeName="n"), True, id="is-bound"),
+        pytest.param(a_pod(), a_pod(labels={"app": "db"}), True, id="leaves-the-selector"),
+        pytest.param(None, a_pod(labels={"app": "db"}), False, id="not-selected"),
+    ],
+)
+@on_loop
+async def test_which_changes_of_pods_wake_a_service(old: SeenPod | None, new: SeenPod | None, queued: bool) -> None:
+    async with rig_of(EndpointSlices) as rig:
+        rig.hear(rig.controller.services, a_service())
+        rig.hear(rig.controller.services, a_service("other", selector=None), a_service("two", selector={"b": "1"}))
+        if old is not None:
+            rig.hear(rig.controller.pods, old)
+        assert rig.queued()
+        if new is not None:
+            rig.hear(rig.controller.pods, new)
+        elif old is not None:
+            rig.hear_gone(rig.controller.pods, old)
+        assert rig.queued() == ({WEB: BREATH_S} if queued else {})
+
+
+@on_loop
+async def test_a_pod_with_one_of_two_selected_labels_wakes_by_the_first() -> None:
+    async with rig_of(EndpointSlices) as rig:
+        rig.hear(rig.controller.services, a_service(selector={"tier": "front", "app": "web"}))
+        rig.queued()
+        rig.hear(rig.controller.pods, a_pod("tier", labels={"tier": "front"}))
+        assert rig.queued() == {}
+        rig.hear(rig.controller.pods, a_pod("app", labels={"app": "web"}))
+        assert rig.queued() == {WEB: BREATH_S}
+
+
+@pytest.mark.parametrize(
+    ("labels", "queued"),
+    [
+        pytest.param(OURS, {WEB: BREATH_S}, id="ours"),
+        pytest.param({"kubernetes.io/service-name": "web"}, {}, id="of-others"),
+    ],
+)
+@on_loop
+async def test_a_change_of_a_slice_wakes_its_service(labels: Tree, queued: Tree) -> None:
+    async with rig_of(EndpointSlices) as rig:
+        item = a_slice(labels=labels)
+        rig.hear(rig.controller.slices, item)
+        assert rig.queued() == queued
+        rig.hear_gone(rig.controller.slices, item)
+        assert rig.queued() == queued

@@ -1,0 +1,94 @@
+"""Budgets: how many pods may go now, by numbers and shares, and what evictions under way do to that."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.controllers.core.api_types import (
+    BUDGETS,
+    DEPLOYMENTS,
+    PODS,
+    SeenPod,
+    SeenPodStatus,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.policy.disruption_budgets import status_of, still_disrupted
+from bayplan.errors import TooManyRequests
+from bayplan.objects.meta import Condition, ObjectMeta
+from support.fakes.http_server import on_loop
+from support.harness.controllers import controlled
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ONLY = ("disruption-controller", "deployment-controller", "replicaset-controller")
+
+
+def budget(**spec: Any) -> Tree:
+    return {"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec}}
+
+
+def deployment(replicas: int) -> Tree:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "one"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": "web"}, "spec": spec}
+
+
+def numbers(found: Tree) -> tuple[int, ...]:
+    status = found["status"]
+    return tuple(status[key] for key in ("expectedPods", "currentHealthy", "desiredHealthy", "disruptionsAllowed"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"minAvailable": 2}, (4, 4, 2, 2), id="a number that must stay"),
+        pytest.param({"minAvailable": "60%"}, (4, 4, 3, 1), id="a share, rounded up"),
+        pytest.param({"maxUnavailable": 1}, (4, 4, 3, 1), id="a number that may go"),
+        pytest.param({"maxUnavailable": "30%"}, (4, 4, 2, 2), id="a share that may go"),
+        pytest.param({"minAvailable": 4}, (4, 4, 4, 0), id="none may go"),
+    ],
+)
+@on_loop
+async def test_what_may_go(tmp_path: Path, spec: Tree, expected: tuple[int, ...]) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(BUDGETS, budget(**spec))
+        await world.make(DEPLOYMENTS, deployment(4))
+        found = await world.when(BUDGETS, "web", lambda it: numbers(it) == expected)
+        (told,) = found["status"]["conditions"]
+        assert (told["type"], told["status"]) == ("DisruptionAllowed", "True" if expected[3] else "False")
+        victim = (await world.pods())[0]["metadata"]["name"]
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim, "namespace": "default"}}
+        evict = world.client.create(PODS, body, namespace="default", name=victim, subresource="eviction")
+        if expected[3]:
+            await evict
+            await world.gone(PODS, victim)
+            await world.when(BUDGETS, "web", lambda it: numbers(it) == expected)
+        else:
+            with pytest.raises(TooManyRequests):
+                await evict
+
+
+def seen(name: str, *, ready: bool = True, going: bool = False) -> SeenPod:
+    told = (Condition(type="Ready", status="True" if ready else "False"),)
+    meta = ObjectMeta(name=name, deletion_timestamp=NOW if going else None)
+    return SeenPod(metadata=meta, status=SeenPodStatus(phase="Running", conditions=told))
+
+
+def test_evictions_that_were_granted_count_until_they_are_seen_or_forgotten() -> None:
+    moments = {
+        "fresh": "2025-12-31T23:59:00Z",
+        "stale": "2025-12-31T23:57:00Z",
+        "going": "2025-12-31T23:59:30Z",
+        "gone": "2025-12-31T23:59:30Z",
+    }
+    found = Whole(status={"disruptedPods": moments})
+    pods = [seen("fresh"), seen("stale"), seen("going", going=True), seen("other"), seen("unready", ready=False)]
+    kept, again_s = still_disrupted(found, pods, NOW)
+    assert (kept, again_s) == ({"fresh": moments["fresh"]}, 60.0)
+    status = status_of(found, pods, 5, 1, kept, NOW)
+    assert (status["currentHealthy"], status["disruptionsAllowed"]) == (2, 1)

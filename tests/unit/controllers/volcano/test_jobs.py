@@ -1,0 +1,598 @@
+"""What a job's controller decides: states, policies, pods, plugins, groups. All of it without an API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.client import Client, Resource
+from bayplan.client.auth.connection_config import Target
+from bayplan.clock import ManualClock
+from bayplan.codec.quantity import parse_quantity
+from bayplan.controllers.core.api_types import SeenPod, Whole
+from bayplan.controllers.core.shared_informers import World
+from bayplan.controllers.volcano.job_plugins import (
+    hosts_data,
+    plugin_fault,
+    plugin_objects,
+    ssh_data,
+)
+from bayplan.controllers.volcano.job_pods import claims_of, job_pod
+from bayplan.controllers.volcano.job_policies import (
+    Action,
+    Happening,
+    due_action,
+    eviction_of,
+    happenings,
+    since_first_seen,
+)
+from bayplan.controllers.volcano.job_resources import group_spec
+from bayplan.controllers.volcano.job_states import step_for
+from bayplan.controllers.volcano.job_view import Counts, JobView
+from bayplan.controllers.volcano.jobs import VcJobs
+from bayplan.controllers.volcano.min_resources import group_amounts, texts, times
+from bayplan.controllers.volcano.resources import VC_JOBS
+from bayplan.objects.kinds import convert
+from bayplan.objects.meta import OwnerReference
+from support.builders.volcano_manifests import container, job, task
+from support.fakes.http_server import on_loop
+from support.harness.controllers import tell
+
+Tree = dict[str, Any]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def view(tree: Tree, **status: Any) -> JobView:
+    metadata = {"namespace": "ml", "uid": "u1", **tree["metadata"]}
+    return JobView(convert({**tree, "metadata": metadata, "status": status}, Whole))
+
+
+def at(tree: Tree, phase: str, **status: Any) -> JobView:
+    return view(tree, state={"phase": phase}, **status)
+
+
+def pod(name: str, phase: str = "Running", *, task: str = "worker", version: int = 0, **more: Any) -> SeenPod:
+    annotations = {"volcano.sh/task-spec": task, "volcano.sh/job-version": str(version), **more.pop("annotations", {})}
+    metadata = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "annotations": annotations}
+    metadata |= {"creationTimestamp": "2025-12-31T23:50:00Z", "labels": more.pop("labels", {})}
+    return convert({"metadata": metadata, "spec": {}, "status": {"phase": phase, **more}}, SeenPod)
+
+
+def ended(code: int) -> Tree:
+    state = {"terminated": {"exitCode": code}}
+    return {"containerStatuses": [{"name": "main", "state": state, "restartCount": 0}]}
+
+
+# States.
+
+ALL_ACTIONS = (
+    *("AbortJob", "CompleteJob", "RestartJob", "RestartPartition", "RestartPod", "RestartTask"),
+    *("ResumeJob", "SyncJob", "TerminateJob"),
+)
+STARTED = {
+    "AbortJob": ("Aborting", True, False),
+    "CompleteJob": ("Completing", True, False),
+    "TerminateJob": ("Terminating", True, False),
+    "RestartJob": ("Restarting", False, True),
+    "RestartTask": ("Restarting", False, True),
+    "RestartPod": ("Restarting", False, True),
+    "RestartPartition": ("Restarting", False, True),
+}
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+@pytest.mark.parametrize("action", ALL_ACTIONS)
+def test_actions_on_a_job_that_has_started(phase: str, action: str) -> None:
+    step = step_for(phase, action)
+    if action in STARTED:
+        assert (step.becomes, step.soft, step.retry) == STARTED[action]
+        assert step.kill
+        assert step.targeted is (action in ("RestartTask", "RestartPod", "RestartPartition"))
+    else:
+        assert not step.kill
+
+
+@pytest.mark.parametrize("action", ALL_ACTIONS)
+@pytest.mark.parametrize(
+    ("phase", "then"), [("Aborting", "Aborted"), ("Terminating", "Terminated"), ("Completing", "Completed")]
+)
+def test_a_job_that_stops_has_stopped_when_its_pods_are_gone(phase: str, then: str, action: str) -> None:
+    stopping = at(job("a"), phase)
+    step = step_for(phase, action)
+    if phase == "Aborting" and action == "ResumeJob":
+        assert (step.becomes, step.retry) == ("Restarting", True)
+        return
+    assert step.kill
+    assert step.soft
+    assert step.phase(stopping, Counts(terminating=1), 0) == phase
+    assert step.phase(stopping, Counts(running=1), 0) == phase
+    assert step.phase(stopping, Counts(succeeded=2, failed=1), 0) == then
+
+
+@pytest.mark.parametrize("phase", ["Completed", "Failed", "Terminated"])
+@pytest.mark.parametrize("action", ALL_ACTIONS)
+def test_the_end_is_the_end(phase: str, action: str) -> None:
+    assert step_for(phase, action).phase(at(job("a"), phase), Counts(), 0) == phase
+
+
+def test_an_aborted_job_is_resumed() -> None:
+    assert step_for("Aborted", "ResumeJob").becomes == "Restarting"
+    assert step_for("Aborted", "SyncJob").phase(at(job("a"), "Aborted"), Counts(), 0) == "Aborted"
+
+
+@pytest.mark.parametrize(
+    ("given", "phase", "counts", "retries", "then"),
+    [
+        pytest.param(job("a", task("w", 2)), "Pending", Counts(running=1), 0, "Pending", id="too few run"),
+        pytest.param(job("a", task("w", 2)), "Pending", Counts(running=1, failed=1), 0, "Running", id="enough started"),
+        pytest.param(job("a", task("w", 0)), "Running", Counts(), 0, "Running", id="scaled to nothing"),
+        pytest.param(job("a", task("w", 3), minSuccess=1), "Running", Counts(succeeded=1), 0, "Completed", id="enough"),
+        pytest.param(job("a", task("w", 2)), "Running", Counts(succeeded=2), 0, "Completed", id="all succeeded"),
+        pytest.param(job("a", task("w", 2)), "Running", Counts(succeeded=1, failed=1), 0, "Failed", id="one failed"),
+        pytest.param(
+            job("a", task("w", 2, minAvailable=1), minAvailable=1),
+            "Running",
+            Counts(succeeded=1, failed=1, tasks={"w": {"Succeeded": 1}}),
+            0,
+            "Completed",
+            id="as many as asked for",
+        ),
+        pytest.param(
+            job("a", task("w", 2), task("v", 1), minAvailable=3),
+            "Running",
+            Counts(succeeded=2, failed=1, tasks={"w": {"Succeeded": 2}, "v": {"Failed": 1}}),
+            0,
+            "Failed",
+            id="a task failed",
+        ),
+        pytest.param(
+            job("a", task("w", 3, minAvailable=1), minAvailable=1, minSuccess=2),
+            "Running",
+            Counts(succeeded=1, failed=2, tasks={"w": {"Succeeded": 1}}),
+            0,
+            "Failed",
+            id="too few succeeded",
+        ),
+        pytest.param(job("a", task("w", 2)), "Running", Counts(running=1, pending=1), 0, "Pending", id="waits again"),
+        pytest.param(job("a", task("w", 2), maxRetry=2), "Restarting", Counts(), 2, "Failed", id="too often"),
+        pytest.param(job("a", task("w", 2)), "Restarting", Counts(terminating=1), 1, "Restarting", id="pods linger"),
+        pytest.param(job("a", task("w", 2)), "Restarting", Counts(), 1, "Pending", id="begins anew"),
+    ],
+)
+def test_the_phase_that_pods_make(given: Tree, phase: str, counts: Counts, retries: int, then: str) -> None:
+    assert step_for(phase, "SyncJob").phase(at(given, phase), counts, retries) == then
+
+
+def test_counts() -> None:
+    pods = [pod("a"), pod("b", "Failed"), pod("c", "Pending", task="ps"), pod("d")]
+    counts = Counts.of(pods, leaving=frozenset({"uid-d"}))
+    assert counts.as_status() == {
+        "pending": 1,
+        "running": 1,
+        "failed": 1,
+        "terminating": 1,
+        "taskStatusCount": {"ps": {"phase": {"Pending": 1}}, "worker": {"phase": {"Running": 1, "Failed": 1}}},
+    }
+
+
+# Policies.
+
+
+def decided(given: JobView, *pods: SeenPod, seen: dict[str, datetime] | None = None, **more: Any) -> Action | None:
+    found = happenings(given, pods, seen=seen or {}, now=NOW, **more)
+    return due_action(given, found, NOW)[0]
+
+
+def test_a_task_speaks_before_its_job() -> None:
+    own = [{"event": "PodFailed", "action": "RestartTask"}]
+    given = view(job("a", task("worker", 2, policies=own), policies=[{"event": "*", "action": "AbortJob"}]))
+    found = decided(given, pod("a-worker-0", "Failed"))
+    assert found == Action("RestartTask", "worker", "a-worker-0", "", "PodFailed")
+
+
+def test_what_nobody_speaks_of_is_nothing() -> None:
+    assert decided(view(job("a")), pod("a-worker-0", "Failed")) is None
+
+
+@pytest.mark.parametrize(("code", "action"), [(3, "AbortJob"), (4, None)])
+def test_exit_codes(code: int, action: str | None) -> None:
+    given = view(job("a", policies=[{"exitCode": 3, "action": "AbortJob"}]))
+    found = decided(given, pod("a-worker-0", "Failed", **ended(code)))
+    assert (found.name if found else None) == action
+
+
+def test_pods_of_an_older_life_and_those_given_up_mean_nothing() -> None:
+    given = view(job("a", policies=[{"event": "*", "action": "AbortJob"}]), version=2)
+    gone = {"annotations": {"volcano.sh/controller-out-of-sync": "true"}}
+    assert (
+        decided(given, pod("a-worker-0", "Failed", version=1), pod("a-worker-1", "Failed", version=2, **gone)) is None
+    )
+
+
+def test_a_pod_may_wait_only_so_long() -> None:
+    given = view(job("a", policies=[{"event": "PodPending", "action": "RestartJob", "timeout": "15m"}]))
+    waiting = pod("a-worker-0", "Pending")  # for ten minutes
+    found = happenings(given, [waiting], seen={}, now=NOW)
+    assert due_action(given, found, NOW) == (None, 300.0)
+    later = NOW + timedelta(minutes=6)
+    found = happenings(given, [waiting], seen={}, now=later)
+    action, _ = due_action(given, found, later)
+    assert action is not None
+    assert action.name == "RestartJob"
+
+
+def test_waiting_without_a_limit_is_no_event() -> None:
+    given = view(job("a", policies=[{"event": "*", "action": "RestartJob"}]))
+    assert decided(given, pod("a-worker-0", "Pending")) is None
+
+
+def test_an_eviction_counts_unless_the_pod_is_back() -> None:
+    given = view(job("a", policies=[{"event": "PodEvicted", "action": "AbortJob"}]))
+    lost = eviction_of(pod("a-worker-0"), NOW)
+    assert lost is not None
+    assert decided(given, evicted=[lost]) is not None
+    assert decided(given, pod("a-worker-0"), evicted=[lost]) is None
+
+
+def test_tasks_complete_and_fail() -> None:
+    policies = [{"event": "TaskCompleted", "action": "CompleteJob"}, {"event": "TaskFailed", "action": "AbortJob"}]
+    given = view(job("a", task("worker", 2), policies=policies))
+    done = decided(given, pod("a-worker-0", "Succeeded"), pod("a-worker-1", "Succeeded"))
+    assert done == Action("CompleteJob", "worker", because="TaskCompleted")
+    restarted = {"containerStatuses": [{"name": "main", "restartCount": 3}]}
+    failed = decided(given, pod("a-worker-0", **restarted))
+    assert failed == Action("AbortJob", "worker", because="TaskFailed")
+
+
+def test_a_group_that_nobody_knows_of() -> None:
+    given = view(job("a", policies=[{"event": "Unknown", "action": "RestartJob"}]))
+    found = decided(given, group_phase="Unknown")
+    assert found == Action("RestartJob", because="Unknown")
+
+
+@pytest.mark.parametrize(
+    ("event", "pods", "phase"),
+    [
+        ("TaskCompleted", [pod("a-worker-0", "Succeeded")], ""),
+        ("TaskFailed", [pod("a-worker-0", containerStatuses=[{"name": "main", "restartCount": 3}])], ""),
+        ("Unknown", [], "Unknown"),
+    ],
+)
+def test_what_lasts_is_acted_on_when_its_time_is_over(event: str, pods: list[SeenPod], phase: str) -> None:
+    given = view(job("a", policies=[{"event": event, "action": "AbortJob", "timeout": "10s"}]))
+    seen: dict[tuple[str, str, int], datetime] = {}
+
+    def at_second(second: int, *pods: SeenPod, phase: str) -> tuple[str | None, float | None]:
+        now = NOW + timedelta(seconds=second)
+        found = since_first_seen(happenings(given, pods, group_phase=phase, seen={}, now=now), seen)
+        action, wait_s = due_action(given, found, now)
+        return action.name if action is not None else None, wait_s
+
+    assert at_second(0, *pods, phase=phase) == (None, 10.0)
+    assert at_second(6, *pods, phase=phase) == (None, 4.0)
+    assert at_second(7, phase="") == (None, None)  # it is over, and nothing is left of it
+    assert at_second(8, *pods, phase=phase) == (None, 10.0)
+    assert at_second(18, *pods, phase=phase) == ("AbortJob", None)
+
+
+def test_what_happened_in_an_older_life_is_forgotten() -> None:
+    given = view(job("a", policies=[{"event": "PodEvicted", "action": "AbortJob"}]), version=1)
+    assert decided(given, evicted=[Happening("PodEvicted", NOW, "worker", "a-worker-0", version=0)]) is None
+
+
+# Pods.
+
+OWNER = {"kind": "Job", "name": "a", "uid": "u1"}
+
+
+def test_a_pod_carries_its_job() -> None:
+    tree = job("a", task("worker", 4, topologyPolicy="best-effort", partitionPolicy={"partitionSize": 2}))
+    tree["metadata"] |= {
+        "annotations": {"volcano.sh/preemptable": "true", "volcano.sh/jdb-min-available": "1", "mine": "x"},
+        "labels": {"volcano.sh/preemptable": "true"},
+    }
+    given = view({**tree, "spec": {**tree["spec"], "priorityClassName": "high"}}, version=2, retryCount=1)
+    made = job_pod(given, given.tasks[0], 3, OWNER)
+    assert made["metadata"] == {
+        "name": "a-worker-3",
+        "labels": {
+            "volcano.sh/task-index": "3",
+            "volcano.sh/job-name": "a",
+            "volcano.sh/task-spec": "worker",
+            "volcano.sh/job-namespace": "ml",
+            "volcano.sh/queue-name": "default",
+            "volcano.sh/preemptable": "true",
+            "volcano.sh/partition-id": "1",
+        },
+        "annotations": {
+            "volcano.sh/task-index": "3",
+            "volcano.sh/task-spec": "worker",
+            "scheduling.k8s.io/group-name": "a-u1",
+            "volcano.sh/job-name": "a",
+            "volcano.sh/queue-name": "default",
+            "volcano.sh/job-version": "2",
+            "volcano.sh/template-uid": "a-worker",
+            "volcano.sh/job-retry-count": "1",
+            "volcano.sh/numa-topology-policy": "best-effort",
+            "volcano.sh/preemptable": "true",
+            "volcano.sh/jdb-min-available": "1",
+        },
+        "ownerReferences": [OWNER],
+    }
+    assert (made["spec"]["schedulerName"], made["spec"]["priorityClassName"]) == ("volcano", "high")
+    assert "schedulerName" not in given.tasks[0]["template"]["spec"]
+
+
+def test_volumes_are_mounted_under_names_that_stay() -> None:
+    given = view(
+        job("a", volumes=[{"mountPath": "/in", "volumeClaimName": "data"}, {"mountPath": "/out", "volumeClaim": {}}])
+    )
+    first, second = (job_pod(given, given.tasks[0], 0, OWNER)["spec"] for _ in range(2))
+    assert first == second
+    claims = [each["persistentVolumeClaim"]["claimName"] for each in first["volumes"]]
+    assert claims == claims_of(given)
+    assert claims[0] == "data"
+    assert claims[1].startswith("a-pvc-")
+    assert [each["mountPath"] for each in first["containers"][0]["volumeMounts"]] == ["/in", "/out"]
+
+
+def env_of(made: Tree) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in made["spec"]["containers"][0].get("env", ())}
+
+
+def made(plugins: dict[str, list[str]], name: str, index: int, *tasks: Tree) -> tuple[JobView, Tree]:
+    given = view(job("a", *tasks, plugins=plugins))
+    found = given.task(name)
+    assert found is not None
+    return given, job_pod(given, found, index, OWNER)
+
+
+def test_env_and_svc() -> None:
+    given, one = made({"env": [], "svc": []}, "big-worker", 1, task("ps"), task("big-worker", 2))
+    assert env_of(one) == {
+        "VK_TASK_INDEX": "1",
+        "VC_TASK_INDEX": "1",
+        "VC_PS_HOSTS": "",
+        "VC_PS_NUM": "",
+        "VC_BIG_WORKER_HOSTS": "",
+        "VC_BIG_WORKER_NUM": "",
+    }
+    assert (one["spec"]["hostname"], one["spec"]["subdomain"]) == ("a-big-worker-1", "a")
+    assert one["spec"]["volumes"] == [{"name": "a-svc", "configMap": {"name": "a-svc"}}]
+    assert hosts_data(given) == {
+        "ps.host": "a-ps-0.a",
+        "VC_PS_HOSTS": "a-ps-0.a",
+        "VC_PS_NUM": "1",
+        "big_worker.host": "a-big-worker-0.a\na-big-worker-1.a",
+        "VC_BIG_WORKER_HOSTS": "a-big-worker-0.a,a-big-worker-1.a",
+        "VC_BIG_WORKER_NUM": "2",
+    }
+    kinds = [(plugin, resource.plural) for plugin, resource, _ in plugin_objects(given)]
+    assert kinds == [("svc", "configmaps"), ("svc", "services"), ("svc", "networkpolicies")]
+    bare = view(job("a", plugins={"svc": ["--disable-network-policy=true", "--publish-not-ready-addresses"]}))
+    objects = list(plugin_objects(bare))
+    assert [resource.plural for _, resource, _ in objects] == ["configmaps", "services"]
+    assert objects[1][2]["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_ssh() -> None:
+    given, one = made({"ssh": ["--ssh-port=2022"]}, "worker", 0, task("worker", 2))
+    files = {name: base64.b64decode(text).decode() for name, text in ssh_data(given).items()}
+    assert files["id_rsa"].startswith("-----BEGIN RSA PRIVATE KEY-----")
+    assert files["id_rsa.pub"].startswith("ssh-rsa ")
+    assert files["authorized_keys"] == files["id_rsa.pub"]
+    assert "Host a-worker-1\n  HostName a-worker-1.a\n  Port 2022\n" in files["config"]
+    (volume,) = one["spec"]["volumes"]
+    assert (volume["secret"]["secretName"], volume["secret"]["defaultMode"]) == ("a-ssh", 0o600)
+    assert one["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] == "/root/.ssh"
+    own = view(job("a", plugins={"ssh": ["--ssh-private-key=k", "--ssh-public-key=p"]}))
+    assert base64.b64decode(ssh_data(own)["id_rsa"]) == b"k"
+
+
+def test_pytorch() -> None:
+    tasks = task("master"), task("worker", 2)
+    _, master = made({"pytorch": []}, "master", 0, *tasks)
+    _, worker = made({"pytorch": ["--port=5", "--wait-master-enabled=true"]}, "worker", 1, *tasks)
+    told = {"MASTER_ADDR": "a-master-0.a", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "0"}
+    assert told.items() <= env_of(master).items()
+    assert (env_of(worker)["RANK"], env_of(worker)["MASTER_PORT"]) == ("2", "5")
+    assert worker["spec"]["containers"][0]["ports"] == [{"name": "pytorchjob-port", "containerPort": 5}]
+    assert [each["name"] for each in worker["spec"]["initContainers"]] == ["wait-for-master"]
+    assert "nc -z a-master-0.a 5" in worker["spec"]["initContainers"][0]["command"][2]
+
+
+def test_mpi() -> None:
+    tasks = task("master"), task("worker", 2)
+    _, master = made({"mpi": []}, "master", 0, *tasks)
+    assert env_of(master)["MPI_HOST"] == "a-worker-0.a,a-worker-1.a"
+    assert {"name": "mpijob-port", "containerPort": 22} in master["spec"]["containers"][0]["ports"]
+    _, worker = made({"mpi": []}, "worker", 0, *tasks)
+    assert "MPI_HOST" not in env_of(worker)
+
+
+def test_tensorflow() -> None:
+    _, worker = made({"tensorflow": []}, "worker", 1, task("ps"), task("worker", 2))
+    assert json.loads(env_of(worker)["TF_CONFIG"]) == {
+        "cluster": {"ps": ["a-ps-0.a:2222"], "worker": ["a-worker-0.a:2222", "a-worker-1.a:2222"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    _, alone = made({"tensorflow": []}, "worker", 0, task("worker", 1))
+    assert "TF_CONFIG" not in env_of(alone)
+
+
+def test_ray() -> None:
+    head, worker = task("head"), task("worker", 2)
+    head["template"]["spec"]["containers"] = [container() | {"name": "head"}]
+    worker["template"]["spec"]["containers"] = [container() | {"name": "worker"}]
+    given, one = made({"ray": []}, "head", 0, head, worker)
+    assert [each["containerPort"] for each in one["spec"]["containers"][0]["ports"]] == [6379, 8265, 10001]
+    assert "ray start --head" in one["spec"]["containers"][0]["command"][2]
+    _, other = made({"ray": []}, "worker", 0, head, worker)
+    assert other["spec"]["containers"][0]["command"][2] == "ray start --block --address=a-head-0.a:6379"
+    names = [body["metadata"]["name"] for plugin, _, body in plugin_objects(given) if plugin == "ray"]
+    assert names == ["a-head-svc"]
+    assert plugin_fault(given) == ""
+
+
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [
+        pytest.param({"ray": []}, "job a doesn't have head task head", id="ray"),
+        pytest.param({"ray": ["--head=chief"]}, "job a doesn't have head task chief", id="by another name"),
+        pytest.param({"ray": ["--head=worker"]}, "", id="it is there"),
+        pytest.param({"pytorch": [], "tensorflow": []}, "", id="others do without"),
+    ],
+)
+def test_ray_needs_its_head(plugins: dict[str, list[str]], expected: str) -> None:
+    assert plugin_fault(view(job("a", task("worker", 2), plugins=plugins))) == expected
+
+
+# Groups.
+
+
+def of_cpu(name: str, count: int, cpu: str, priority: str = "", **more: Any) -> Tree:
+    found = task(name, count, **more)
+    found["template"]["spec"]["containers"] = [container(cpu)]
+    found["template"]["spec"]["priorityClassName"] = priority
+    return found
+
+
+@pytest.mark.parametrize(
+    ("least", "cpu", "pods"),
+    [
+        pytest.param(5, "8", "5", id="all"),
+        pytest.param(2, "4", "2", id="fewer than the tasks want: the important first"),
+        pytest.param(3, "6", "3", id="just what the tasks want"),
+        pytest.param(4, "7", "4", id="filled up from what is left"),
+    ],
+)
+def test_what_a_group_needs(least: int, cpu: str, pods: str) -> None:
+    tasks = [of_cpu("low", 2, "1", minAvailable=0), of_cpu("high", 3, "2", "high", minAvailable=3)]
+    found = texts(group_amounts(tasks, least, {"high": 10, "": 0}.__getitem__))
+    assert (found["cpu"], found["requests.cpu"], found["pods"]) == (cpu, cpu, pods)
+
+
+def test_many_times() -> None:
+    assert texts(times({"cpu": parse_quantity("100m")}, 1234)) == {"cpu": "123400m"}
+    assert times({"cpu": parse_quantity("1")}, 0) == {}
+
+
+def test_a_template_that_cannot_be_read_counts_as_a_pod() -> None:
+    broken = task("w", 2)
+    broken["template"]["spec"]["containers"] = [container("lots")]
+    assert texts(group_amounts([broken], 2, lambda _: 0)) == {"count/pods": "2", "pods": "2"}
+
+
+def test_the_group_of_a_job() -> None:
+    split = {"totalPartitions": 2, "partitionSize": 2, "minPartitions": 1, "networkTopology": {"highestTierAllowed": 1}}
+    tree = job("a", task("w", 4, partitionPolicy=split), networkTopology={"mode": "soft", "highestTierName": "rack"})
+    spec = group_spec(view(tree), lambda _: 0)
+    assert (spec["minMember"], spec["minTaskMember"], spec["queue"]) == (2, {"w": 2}, "default")
+    assert spec["networkTopology"] == {"mode": "soft", "highestTierName": "rack"}
+    assert spec["subGroupPolicy"] == [
+        {
+            "name": "w",
+            "labelSelector": {"matchLabels": {"volcano.sh/task-spec": "w"}},
+            "matchLabelKeys": ["volcano.sh/partition-id"],
+            "subGroupSize": 2,
+            "minSubGroups": 1,
+            "networkTopology": {"mode": "hard", "highestTierAllowed": 1},
+        }
+    ]
+
+
+@on_loop
+async def test_a_job_that_went_before_its_pods_is_forgotten_with_them() -> None:
+    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        jobs = VcJobs(World(client))
+        owner = OwnerReference(api_version=VC_JOBS.api_version, kind="Job", name="a", uid="u1", controller=True)
+        whole = view(job("a")).item
+        one, other = (
+            replace(each, metadata=replace(each.metadata, owner_references=(owner,)))
+            for each in (pod("a-worker-0"), pod("a-worker-1"))
+        )
+        for feed, item in ((jobs.jobs, whole), (jobs.pods, one), (jobs.pods, other)):
+            tell(feed, None, item)
+        tell(jobs.pods, one, None)
+        assert jobs.remembers("u1")
+        tell(jobs.jobs, whole, None)
+        tell(jobs.pods, other, None)
+        assert not jobs.remembers("u1")
+
+
+class Writing(VcJobs):
+    """Keeps the statuses that would be written."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.written: list[Tree] = []
+
+    async def replace_status(self, resource: Resource, item: Whole, status: Tree) -> None:  # noqa: ARG002
+        self.written.append(status)
+
+
+async def written(given: Tree, phase: str, action: str, counts: Counts, **status: Any) -> Tree:
+    """The status of a job that was in this phase, one action later; it is NOW."""
+    state = {"phase": phase, "lastTransitionTime": "2025-12-31T23:00:00Z"}
+    whole = view(given, state=state, **status)
+    clock = ManualClock(NOW)
+    target = Target(server="http://127.0.0.1:1")  # no request is sent
+    async with Client(target, clock=clock, chance=random.Random(0)) as client:
+        jobs = Writing(World(client))
+        await jobs._write(whole, dict(whole.item.status), counts, step_for(phase, action))
+    (found,) = jobs.written
+    return found
+
+
+def created(at: str | None) -> Tree:
+    tree = job("a")
+    return tree if at is None else {**tree, "metadata": {**tree["metadata"], "creationTimestamp": at}}
+
+
+@pytest.mark.parametrize(
+    ("given", "phase", "before", "after"),
+    [
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completing", None, "1m30s", id="just-finished"),
+        pytest.param(created("2026-01-01T00:05:00Z"), "Completing", None, "0s", id="made-by-a-clock-ahead-of-ours"),
+        pytest.param(created(None), "Completing", None, None, id="nobody-knows-since-when"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completed", "5s", "5s", id="finished-before"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Completed", None, None, id="finished-without-a-duration"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Running", None, None, id="still-running"),
+        pytest.param(created("2025-12-31T23:58:30Z"), "Restarting", "5s", "5s", id="resumed-after-it-had-finished"),
+    ],
+)
+@on_loop
+async def test_how_long_a_job_ran_is_written_when_it_finishes(
+    given: Tree, phase: str, before: str | None, after: str | None
+) -> None:
+    status = {} if before is None else {"runningDuration": before}
+    counts = Counts(running=1) if phase in ("Running", "Restarting") else Counts(succeeded=2)
+    found = await written(given, phase, "SyncJob", counts, **status)
+    assert found.get("runningDuration") == after
+
+
+@pytest.mark.parametrize(
+    ("phase", "counts", "then"),
+    [
+        pytest.param("Completing", Counts(succeeded=2), "Completed", id="another-phase"),
+        pytest.param("Completed", Counts(succeeded=2), "Completed", id="the-same-phase"),
+    ],
+)
+@on_loop
+async def test_a_status_has_a_condition_for_each_change_of_its_phase(phase: str, counts: Counts, then: str) -> None:
+    known = [{"status": "Completing", "lastTransitionTime": "2025-12-31T23:00:00Z"}]
+    kept = {"version": 3, "retryCount": 2, "controlledResources": {"plugin-env": "env"}}
+    found = await written(job("a"), phase, "SyncJob", counts, conditions=known, **kept)
+    changed = {"phase": then, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    more = [{"status": then, "lastTransitionTime": changed["lastTransitionTime"]}]
+    assert found["state"] == (changed if phase != then else {**changed, "lastTransitionTime": "2025-12-31T23:00:00Z"})
+    assert found["conditions"] == known + (more if phase != then else [])
+    assert {key: found[key] for key in kept} == kept
+    assert (found["succeeded"], found["minAvailable"]) == (2, view(job("a")).min_available)

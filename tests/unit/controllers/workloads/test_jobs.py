@@ -1,0 +1,480 @@
+"""Jobs: completions, indexes, retries and their limits, policies, deadlines, suspension, and the time after the end."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bayplan.client import Client, Resource
+from bayplan.client.auth.connection_config import Target
+from bayplan.clock import ManualClock
+from bayplan.controllers import RUNS_FOR
+from bayplan.controllers.cleanup.ttl_after_finished import FinishedJobs
+from bayplan.controllers.core.api_types import (
+    JOBS,
+    ContainerState,
+    SeenContainer,
+    SeenPod,
+    SeenPodStatus,
+    Terminated,
+    Tree,
+    Whole,
+)
+from bayplan.controllers.core.shared_informers import World
+from bayplan.controllers.workloads import job_status as sums
+from bayplan.controllers.workloads.jobs import Jobs
+from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
+from support.fakes.http_server import on_loop
+from support.harness.controllers import Controlled, controlled, tell
+
+ONLY = ("job-controller", "ttl-after-finished-controller")
+LASTING = {"example.com/until": "it is deleted"}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def job(name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Tree:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "none"}]}
+    template = {"metadata": {"annotations": annotations or {RUNS_FOR: "0s"}}, "spec": pod}
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+def conditions(found: Tree) -> dict[str, str]:
+    told = found["status"].get("conditions") or ()
+    return {each["type"]: each["reason"] for each in told if each["status"] == "True"}
+
+
+async def ended(world: Controlled, name: str, kind: str) -> Tree:
+    return await world.when(JOBS, name, lambda found: kind in conditions(found))
+
+
+async def fail(world: Controlled, *, code: int = 1) -> None:
+    """One pod that runs fails now."""
+
+    async def running() -> Tree | None:
+        return next((each for each in await world.pods() if each["status"].get("phase") == "Running"), None)
+
+    found = await world.until(running, "a pod runs")
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
+    told = {"name": "c", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    status = {"status": {"phase": "Failed", "containerStatuses": [told]}}
+    await world.patch_pod(found["metadata"]["name"], status)
+
+
+@on_loop
+async def test_a_job_runs_to_its_end_and_lets_its_pods_go(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(JOBS, job("sum", completions=5, parallelism=2))
+        found = await ended(world, "sum", "Complete")
+        assert conditions(found) == {"Complete": "CompletionsReached", "SuccessCriteriaMet": "CompletionsReached"}
+        assert (found["status"]["succeeded"], found["status"].get("active", 0)) == (5, 0)
+        assert found["status"]["uncountedTerminatedPods"] == {}
+        assert "completionTime" in found["status"]
+        pods = await world.pods()
+        assert len(pods) == 5
+        assert not any(each["metadata"].get("finalizers") for each in pods)
+
+
+@on_loop
+async def test_a_job_is_never_older_than_what_we_wrote_of_it() -> None:
+    def at(version: str) -> Whole:
+        return Whole(metadata=ObjectMeta(name="sum", namespace="default", uid="u1", resource_version=version))
+
+    target = Target(server="http://127.0.0.1:1")  # nobody is asked
+    async with Client(target, clock=ManualClock(), chance=random.Random(0)) as client:
+        jobs, key = Jobs(World(client)), ("default", "sum")
+        tell(jobs.owners, None, at("5"))
+        assert jobs.latest(jobs.owners, key) == at("5")
+        assert jobs.answered(msgspec.json.encode(at("9"))) == at("9")
+        assert jobs.latest(jobs.owners, key) == at("9"), "the watch has not told of it yet"
+        tell(jobs.owners, at("5"), at("7"))
+        assert jobs.latest(jobs.owners, key) == at("9"), "it has told of somebody else's write"
+        tell(jobs.owners, at("7"), at("10"))
+        assert jobs.latest(jobs.owners, key) == at("10")
+        tell(jobs.owners, at("10"), None)
+        assert jobs.latest(jobs.owners, key) is None
+
+
+@on_loop
+async def test_numbered_pods_each_succeed_once(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(JOBS, job("sum", completions=4, parallelism=3, completionMode="Indexed"))
+        found = await ended(world, "sum", "Complete")
+        assert (found["status"]["completedIndexes"], found["status"]["succeeded"]) == ("0-3", 4)
+        pods = await world.pods()
+        assert sorted(each["metadata"]["annotations"][sums.INDEX] for each in pods) == ["0", "1", "2", "3"]
+        assert {each["spec"]["hostname"] for each in pods} == {f"sum-{number}" for number in range(4)}
+        assert pods[0]["spec"]["containers"][0]["env"][0]["name"] == "JOB_COMPLETION_INDEX"
+
+
+@on_loop
+async def test_too_many_failures_end_a_job_and_what_runs_is_stopped(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(JOBS, job("sum", annotations=LASTING, completions=3, parallelism=3, backoffLimit=0))
+        await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 3)
+        await fail(world)
+        found = await ended(world, "sum", "Failed")
+        assert conditions(found)["Failed"] == conditions(found)["FailureTarget"] == "BackoffLimitExceeded"
+        assert (found["status"]["failed"], found["status"].get("active", 0)) == (3, 0)
+
+
+@on_loop
+async def test_what_fails_is_tried_again_up_to_the_limit(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(JOBS, job("sum", annotations=LASTING, backoffLimit=2))
+        for _ in range(3):
+            await fail(world)
+        found = await ended(world, "sum", "Failed")
+        assert found["status"]["failed"] == 3
+        assert len(await world.pods()) == 3
+
+
+@on_loop
+async def test_a_failure_policy_ends_the_job_at_once_or_looks_away(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        rules = [
+            {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [7]}},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42], "containerName": "c"}},
+        ]
+        policy = {"podFailurePolicy": {"rules": rules}}
+        await world.make(JOBS, job("sum", annotations=LASTING, backoffLimit=0, **policy))
+        await fail(world, code=7)
+        await fail(world, code=42)
+        found = await ended(world, "sum", "Failed")
+        (told,) = [each for each in found["status"]["conditions"] if each["type"] == "Failed"]
+        assert told["reason"] == "PodFailurePolicy"
+        assert told["message"].endswith("failed with exit code 42 matching FailJob rule at index 1")
+        assert found["status"]["failed"] == 1
+
+
+@on_loop
+async def test_a_job_that_rests_has_no_pods_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        await world.make(JOBS, job("sum", annotations=LASTING, parallelism=2, completions=2))
+        await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
+        await world.patch(JOBS, "sum", {"spec": {"suspend": True}})
+        found = await world.when(JOBS, "sum", lambda it: conditions(it).get("Suspended") == "JobSuspended")
+        assert found["status"].get("failed", 0) == 0
+
+        async def gone() -> bool:
+            return not await world.pods()
+
+        await world.until(gone)
+        await world.patch(JOBS, "sum", {"spec": {"suspend": False}})
+        found = await world.when(JOBS, "sum", lambda it: it["status"].get("ready") == 2)
+        assert "Suspended" not in conditions(found)
+        assert found["status"].get("failed", 0) == 0
+
+
+@on_loop
+async def test_a_deadline_ends_a_job_and_its_time_after_the_end_removes_it(tmp_path: Path) -> None:
+    async with controlled(tmp_path, only=ONLY) as world:
+        late = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 60}
+        await world.make(JOBS, job("late", annotations=LASTING, **late))
+        found = await ended(world, "late", "Failed")
+        assert conditions(found)["Failed"] == "DeadlineExceeded"
+        await world.make(JOBS, job("short", ttlSecondsAfterFinished=0))
+        await world.gone(JOBS, "short")
+        assert await world.get(JOBS, "late")
+
+
+@on_loop
+async def test_a_job_that_waits_for_its_last_pods_is_not_written_again() -> None:
+    """Only the sync after the next event of a pod has something to write."""
+    owner = OwnerReference(api_version="batch/v1", kind="Job", name="sum", uid="u1", controller=True)
+    metadata = ObjectMeta(name="p", namespace="default", uid="p1", labels={"job": "sum"}, owner_references=(owner,))
+    going = replace(metadata, deletion_timestamp=NOW)  # counted, and no longer tracked
+    failure = {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded", "message": ""}
+    status = {
+        "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [failure],
+        "ready": 0,
+        "terminating": 1,
+        "failed": 1,
+        "uncountedTerminatedPods": {},
+    }
+    async with Client(Target(server="http://127.0.0.1:1"), clock=ManualClock(), chance=random.Random(0)) as client:
+        jobs = Jobs(World(client))
+        found = ObjectMeta(name="sum", namespace="default", uid="u1", resource_version="7")
+        spec = {"activeDeadlineSeconds": 1, "selector": {"matchLabels": {"job": "sum"}}}
+        tell(jobs.owners, None, Whole(metadata=found, spec=spec, status=status))
+        tell(jobs.pods, None, SeenPod(metadata=going, status=SeenPodStatus(phase="Running")))
+        assert await jobs.sync(("default", "sum")) is None  # a request would fail: no server listens
+
+
+class Deletions(Client):
+    """A client that notes which objects it is asked to delete."""
+
+    async def delete(self, resource: Resource, *, namespace: str = "", name: str, **options: Any) -> None:  # type: ignore[override]
+        self.deleted = (resource, namespace, name, options)
+
+
+def ended_at(second: int, *, ttl: int | None = 60, status: str = "True", kind: str = "Complete") -> Whole:
+    condition = {"type": kind, "status": status, "lastTransitionTime": f"2026-01-01T00:00:{second:02}Z"}
+    spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    metadata = ObjectMeta(name="sum", namespace="default", uid="u1", resource_version="7")
+    return Whole(metadata=metadata, spec=spec, status={"conditions": [condition]})
+
+
+@on_loop
+@pytest.mark.parametrize(
+    ("found", "again_in_s", "is_deleted"),
+    [
+        pytest.param(ended_at(10), 10.0, False, id="not-yet"),
+        pytest.param(ended_at(0), None, True, id="time-is-over-now"),
+        pytest.param(ended_at(10, ttl=50, kind="Failed"), None, True, id="failed"),
+        pytest.param(ended_at(0, ttl=None), None, False, id="the-time-is-no-longer-set"),
+        pytest.param(ended_at(0, status="False"), None, False, id="condition-is-false"),
+        pytest.param(ended_at(0, kind="Suspended"), None, False, id="has-not-ended"),
+        pytest.param(None, None, False, id="is-gone"),
+    ],
+)
+async def test_a_job_is_deleted_when_its_time_after_the_end_is_over(
+    found: Whole | None, again_in_s: float | None, is_deleted: bool
+) -> None:
+    clock = ManualClock()
+    clock.advance((datetime(2026, 1, 1, 0, 1, tzinfo=UTC) - clock.now()).total_seconds())
+    async with Deletions(Target(server="http://127.0.0.1:1"), clock=clock, chance=random.Random(0)) as client:
+        client.deleted = None
+        finished = FinishedJobs(World(client))
+        if found is not None:
+            tell(finished.jobs, None, found)
+        assert await finished.sync(("default", "sum")) == again_in_s
+        condition = {"uid": "u1", "resource_version": "7", "propagation": "Foreground"}
+        assert client.deleted == ((JOBS, "default", "sum", condition) if is_deleted else None)
+
+
+# Pure parts
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_indexes_are_read_as_they_are_written(indexes: set[int]) -> None:
+    assert sums.read_indexes(sums.write_indexes(indexes), 100) == indexes
+
+
+@pytest.mark.parametrize(
+    ("indexes", "text"), [((), ""), ((1,), "1"), ((1, 2), "1,2"), ((1, 2, 3), "1-3"), ((0, 2, 3, 4, 9), "0,2-4,9")]
+)
+def test_indexes_are_written_as_upstream_does(indexes: tuple[int, ...], text: str) -> None:
+    assert sums.write_indexes(indexes) == text
+
+
+def a_pod(code: int = 0, phase: str = "Failed", *, condition: str = "") -> SeenPod:
+    ended = ContainerState(terminated=Terminated(exit_code=code))
+    told = (Condition(type=condition, status="True"),) if condition else ()
+    status = SeenPodStatus(phase=phase, conditions=told, container_statuses=(SeenContainer(name="c", state=ended),))
+    return SeenPod(metadata=ObjectMeta(name="p", namespace="n"), status=status)
+
+
+def with_rules(*rules: Tree) -> Whole:
+    return Whole(spec={"podFailurePolicy": {"rules": list(rules)}})
+
+
+@pytest.mark.parametrize(
+    ("rule", "pod", "action"),
+    [
+        ({"onExitCodes": {"operator": "In", "values": [1, 3]}}, a_pod(3), "FailJob"),
+        ({"onExitCodes": {"operator": "In", "values": [1, 3]}}, a_pod(2), "Count"),
+        ({"onExitCodes": {"operator": "NotIn", "values": [1]}}, a_pod(2), "FailJob"),
+        ({"onExitCodes": {"operator": "NotIn", "values": [1]}}, a_pod(0), "Count"),
+        ({"onExitCodes": {"operator": "In", "values": [1], "containerName": "d"}}, a_pod(1), "Count"),
+        ({"onPodConditions": [{"type": "DisruptionTarget"}]}, a_pod(1, condition="DisruptionTarget"), "FailJob"),
+        ({"onPodConditions": [{"type": "DisruptionTarget"}]}, a_pod(1), "Count"),
+    ],
+)
+def test_rules_of_failure_policies(rule: Tree, pod: SeenPod, action: str) -> None:
+    assert sums.failure_match(with_rules({"action": "FailJob", **rule}), pod).action == action
+
+
+@pytest.mark.parametrize(
+    ("rules", "succeeded", "enough"),
+    [
+        ([{"succeededCount": 2}], {0, 4}, True),
+        ([{"succeededCount": 3}], {0, 4}, False),
+        ([{"succeededIndexes": "0,2-3"}], {0, 2, 3}, True),
+        ([{"succeededIndexes": "0,2-3"}], {0, 2, 4}, False),
+        ([{"succeededIndexes": "0,2-3", "succeededCount": 1}], {3}, True),
+    ],
+)
+def test_success_policies(rules: list[Tree], succeeded: set[int], enough: bool) -> None:
+    found = sums.success_by_policy(Whole(spec={"completions": 5, "successPolicy": {"rules": rules}}), succeeded)
+    assert (found is not None) == enough
+
+
+def with_status(*conditions: tuple[str, str]) -> Whole:
+    return Whole(status={"conditions": [{"type": kind, "status": status} for kind, status in conditions]})
+
+
+@pytest.mark.parametrize(
+    ("job", "finished"),
+    [
+        pytest.param(Whole(), False, id="nothing-is-told"),
+        pytest.param(with_status(("Complete", "True")), True, id="complete"),
+        pytest.param(with_status(("Failed", "True")), True, id="failed"),
+        pytest.param(with_status(("Complete", "False"), ("Failed", "Unknown")), False, id="neither"),
+        pytest.param(with_status(("Suspended", "True"), ("FailureTarget", "True")), False, id="on-its-way"),
+    ],
+)
+def test_when_a_job_has_finished(job: Whole, finished: bool) -> None:
+    assert sums.finished(job) is finished
+
+
+@pytest.mark.parametrize(
+    ("before", "suspended", "reason"),
+    [
+        pytest.param(None, False, None, id="never-suspended"),
+        pytest.param(None, True, "JobSuspended", id="suspended"),
+        pytest.param("True", True, "before", id="suspended-still"),
+        pytest.param("True", False, "JobResumed", id="resumed"),
+        pytest.param("False", False, "before", id="resumed-before"),
+        pytest.param("False", True, "JobSuspended", id="suspended-again"),
+    ],
+)
+def test_the_condition_of_a_suspended_job(before: str | None, suspended: bool, reason: str | None) -> None:
+    other = {"type": "Complete", "status": "False", "reason": "other"}
+    known = [] if before is None else [{"type": "Suspended", "status": before, "reason": "before"}]
+    found = sums.with_suspension([*known, other], suspended=suspended, now=NOW)
+    assert other in found
+    told = [each for each in found if each["type"] == "Suspended"]
+    assert [each["reason"] for each in told] == ([] if reason is None else [reason])
+    assert [each["status"] for each in told] == ([] if reason is None else ["True" if suspended else "False"])
+    if reason not in (None, "before"):
+        assert told[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+
+
+LEAVING = ObjectMeta(name="p", namespace="n", deletion_timestamp=NOW)
+
+
+@pytest.mark.parametrize(
+    ("spec", "phase", "leaving", "failed"),
+    [
+        pytest.param({}, "Failed", False, True, id="failed"),
+        pytest.param({}, "Running", False, False, id="running"),
+        pytest.param({}, "Running", True, True, id="deleted-while-it-ran"),
+        pytest.param({}, "Succeeded", True, False, id="deleted-after-its-success"),
+        pytest.param({"podReplacementPolicy": "Failed"}, "Running", True, False, id="only-failures-are-replaced"),
+        pytest.param({"podReplacementPolicy": "Failed"}, "Failed", True, True, id="which-is-one"),
+        pytest.param({"podReplacementPolicy": "TerminatingOrFailed"}, "Running", True, True, id="both-are-replaced"),
+        pytest.param({"podFailurePolicy": {"rules": []}}, "Running", True, False, id="a-failure-policy-waits"),
+        pytest.param(
+            {"podFailurePolicy": {"rules": []}, "podReplacementPolicy": "TerminatingOrFailed"},
+            "Running",
+            True,
+            True,
+            id="unless-it-is-said",
+        ),
+    ],
+)
+def test_which_pods_have_failed(spec: Tree, phase: str, leaving: bool, failed: bool) -> None:
+    pod = SeenPod(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=SeenPodStatus(phase=phase))
+    assert sums.has_failed(Whole(spec=spec), pod) is failed
+
+
+def ended_at(*seconds: int | None) -> tuple[SeenContainer, ...]:
+    """Containers that ended, if it is known when; each was restarted as often as its number."""
+    ends = [None if second is None else NOW + timedelta(seconds=second) for second in seconds]
+    return tuple(
+        SeenContainer(
+            name=f"c{number}", restart_count=number, state=ContainerState(terminated=Terminated(finished_at=at))
+        )
+        for number, at in enumerate(ends)
+    )
+
+
+@pytest.mark.parametrize(
+    ("containers", "leaving", "expected"),
+    [
+        pytest.param(ended_at(3, 9, 5), True, 9, id="its-last-container"),
+        pytest.param(ended_at(3, None), True, 3, id="as-far-as-it-is-told"),
+        pytest.param(ended_at(None), True, 0, id="else-when-it-was-deleted"),
+        pytest.param((SeenContainer(name="c"),), True, 0, id="a-container-that-runs"),
+        pytest.param((), False, 60, id="else-now"),
+    ],
+)
+def test_when_a_pod_ended(containers: tuple[SeenContainer, ...], leaving: bool, expected: int) -> None:
+    status = SeenPodStatus(container_statuses=containers)
+    pod = SeenPod(metadata=LEAVING if leaving else ObjectMeta(name="p"), status=status)
+    assert sums.finish_time(pod, NOW + timedelta(seconds=60)) == NOW + timedelta(seconds=expected)
+
+
+def test_restarts_of_all_containers_count() -> None:
+    status = SeenPodStatus(container_statuses=ended_at(1, 1, 1), init_container_statuses=ended_at(1, 1))
+    assert sums.restarts([SeenPod(status=status), SeenPod(status=status), SeenPod()]) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "completions", "expected"),
+    [
+        pytest.param(None, 5, set(), id="none"),
+        pytest.param("", 5, set(), id="empty"),
+        pytest.param("0-2,4", 5, {0, 1, 2, 4}, id="all"),
+        pytest.param("0-2,4", 4, {0, 1, 2}, id="the-last-is-not-asked-for-any-more"),
+        pytest.param("0-9", 3, {0, 1, 2}, id="a-run-is-cut"),
+        pytest.param("3,x,1", 5, {1, 3}, id="what-is-no-number"),
+    ],
+)
+def test_indexes_beyond_the_completions_are_left_out(text: str | None, completions: int, expected: set[int]) -> None:
+    assert sums.read_indexes(text, completions) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "count", "expected"),
+    [(set(), 2, [0, 1]), ({0, 2}, 2, [1, 3]), ({0, 2}, 9, [1, 3, 4]), ({0, 1, 2, 3, 4}, 1, []), (set(), 0, [])],
+    ids=["first", "between", "all-that-are-left", "none-is-left", "none-is-wanted"],
+)
+def test_the_first_indexes_that_are_free(taken: set[int], count: int, expected: list[int]) -> None:
+    assert sums.first_pending(taken, count, 5) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "index"), [("0", 0), ("12", 12), ("", None), ("-1", None), ("x", None), ("²", None)], ids=repr
+)
+def test_the_index_of_a_pod(text: str, index: int | None) -> None:
+    assert sums.index_of(SeenPod(metadata=ObjectMeta(annotations={sums.INDEX: text}))) == index
+
+
+def test_the_first_rule_that_matches_says_why() -> None:
+    never = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [9]}}
+    by_code = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3], "containerName": "c"}}
+    by_condition = {"action": "Ignore", "onPodConditions": [{"type": "Other"}, {"type": "DisruptionTarget"}]}
+    pod = a_pod(3, condition="DisruptionTarget")
+    assert sums.failure_match(with_rules(never, by_code, by_condition), pod) == sums.Match(
+        "FailJob", "Container c for pod n/p failed with exit code 3 matching FailJob rule at index 1"
+    )
+    assert sums.failure_match(with_rules(by_condition, by_code), pod) == sums.Match(
+        "Ignore", "Pod n/p has condition DisruptionTarget matching Ignore rule at index 0"
+    )
+    wanted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}
+    assert sums.failure_match(with_rules(wanted), pod) == sums.COUNTED
+
+
+def test_the_first_rule_of_a_success_policy_that_is_met_is_named() -> None:
+    rules = [{"succeededCount": 3}, {"succeededIndexes": "0-1", "succeededCount": 1}, {"succeededCount": 1}]
+    job = Whole(spec={"completions": 5, "successPolicy": {"rules": rules}})
+    assert sums.success_by_policy(job, {1}) == sums.Verdict(True, "SuccessPolicy", "Matched rules at index 1")
+    assert sums.success_by_policy(job, {4}) == sums.Verdict(True, "SuccessPolicy", "Matched rules at index 2")
+    assert sums.success_by_policy(job, set()) is None
+    assert sums.success_by_policy(Whole(), {1}) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "started", "expected"),
+    [
+        pytest.param({"activeDeadlineSeconds": 60}, True, 40.0, id="some-time-is-left"),
+        pytest.param({"activeDeadlineSeconds": 5}, True, -15.0, id="over"),
+        pytest.param({"activeDeadlineSeconds": 0}, True, -20.0, id="no-time-at-all"),
+        pytest.param({"activeDeadlineSeconds": 60}, False, None, id="not-started"),
+        pytest.param({"activeDeadlineSeconds": 60, "suspend": True}, True, None, id="suspended"),
+        pytest.param({}, True, None, id="no-deadline"),
+    ],
+)
+def test_how_long_until_the_deadline(spec: Tree, started: bool, expected: float | None) -> None:
+    start = NOW - timedelta(seconds=20) if started else None
+    assert sums.deadline_in_s(Whole(spec=spec), start, NOW) == expected

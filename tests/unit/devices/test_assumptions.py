@@ -1,0 +1,441 @@
+"""What is taken, and what we know before the API server does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bayplan.codec.quantity import parse_quantity
+from bayplan.devices.assumptions import DeviceAssumptions, InUse
+from bayplan.devices.identity import DeviceId, PoolId
+from bayplan.objects.resource import ResourceClaim
+from bayplan.snapshot import Catalog
+from support.builders.devices import DRIVER, make_allocation, make_claim
+from support.builders.framework import changed
+
+
+def of(name: str) -> DeviceId:
+    return DeviceId(DRIVER, "n", name)
+
+
+def holding(*names: str, **fields: Any) -> Any:
+    return make_allocation(*({"pool": "n", "device": name, **fields} for name in names))
+
+
+# the ledger
+
+
+def test_a_device_is_held_by_an_allocation() -> None:
+    in_use = InUse([holding("a")])
+    assert [in_use.is_held(of("a")), in_use.is_held(of("b"))] == [True, False]
+    assert [in_use.is_allocated(of("a")), in_use.is_allocated(of("b"))] == [True, False]
+
+
+def test_an_administrator_holds_nothing() -> None:
+    assert InUse([holding("a", adminAccess=True)]) == InUse()
+
+
+def test_shares_add_up_and_do_not_hold_the_device() -> None:
+    in_use = InUse(
+        holding("a", shareID=share, consumedCapacity={"memory": amount})
+        for share, amount in (("1", "2Gi"), ("2", "1Gi"))
+    )
+    assert not in_use.is_held(of("a"))
+    assert in_use.is_allocated(of("a"))
+    assert in_use.consumed(of("a")) == {"memory": parse_quantity("3Gi")}
+
+
+def test_a_share_without_amounts_is_allocated_but_not_measured() -> None:
+    in_use = InUse([holding("a", shareID="1")])
+    assert (in_use.is_allocated(of("a")), in_use.is_measured(of("a"))) == (True, False)
+
+
+def test_what_is_removed_leaves_nothing_behind() -> None:
+    in_use = InUse()
+    for allocation in (holding("a"), holding("b", shareID="1", consumedCapacity={"memory": "1"}), holding("a")):
+        in_use.add(allocation)
+    in_use.remove(holding("a"))
+    assert in_use.is_held(of("a"))  # two claims said that they have it
+    in_use.remove(holding("b", shareID="1", consumedCapacity={"memory": "1"}))
+    in_use.remove(holding("a"))
+    assert in_use == InUse()
+    assert in_use.consumed(of("b")) == {}
+
+
+def test_touched_changes_with_the_pools_that_are_meant() -> None:
+    in_use, pools = InUse(), [PoolId(DRIVER, "n"), PoolId(DRIVER, "m")]
+    numbers = [in_use.touched(pools)]
+    in_use.add(holding("a"))
+    numbers.append(in_use.touched(pools))
+    in_use.add(make_allocation({"pool": "far", "device": "a"}))
+    assert in_use.touched(pools) == numbers[-1]
+    in_use.remove(holding("a"))
+    numbers.append(in_use.touched(pools))
+    assert len(set(numbers)) == 3
+
+
+# claims
+
+
+def taken(devices: DeviceAssumptions) -> list[str]:
+    return [name for name in "abc" if devices.in_use.is_held(of(name))]
+
+
+def version(claim: ResourceClaim, number: int) -> ResourceClaim:
+    return changed(claim, metadata={"resource_version": str(number)})
+
+
+FREE = make_claim(version="1")
+ALLOCATED = make_claim(allocation=holding("a"), version="2")
+
+
+def test_claims_are_followed() -> None:
+    devices = DeviceAssumptions([FREE])
+    assert taken(devices) == []
+    devices.observe(ALLOCATED)
+    assert (taken(devices), devices.claims["default/claim"]) == (["a"], ALLOCATED)
+    devices.withdraw("default/claim")
+    assert (taken(devices), dict(devices.claims)) == ([], {})
+
+
+def test_an_old_version_changes_nothing() -> None:
+    devices = DeviceAssumptions([ALLOCATED])
+    devices.observe(FREE)
+    assert devices.claims["default/claim"] is ALLOCATED
+
+
+def test_a_namesake_replaces_a_claim_whatever_its_version() -> None:
+    devices = DeviceAssumptions([ALLOCATED])
+    devices.observe(changed(FREE, metadata={"uid": "another", "resource_version": "1"}))
+    assert taken(devices) == []
+
+
+def test_claims_without_versions_count_as_told() -> None:
+    devices = DeviceAssumptions([make_claim(allocation=holding("a"))])
+    devices.observe(make_claim())
+    assert taken(devices) == []
+
+
+def test_an_allocation_in_flight_holds_its_devices() -> None:
+    devices = DeviceAssumptions([FREE])
+    devices.begin(FREE, holding("b"))
+    assert (taken(devices), devices.pending(FREE.metadata.uid)) == (["b"], holding("b"))
+    assert devices.finish(FREE.metadata.uid)
+    assert (taken(devices), devices.pending(FREE.metadata.uid)) == ([], None)
+    assert not devices.finish(FREE.metadata.uid)
+
+
+def test_a_claim_counts_once_while_it_is_in_flight_and_written() -> None:
+    devices = DeviceAssumptions([FREE])
+    share = holding("a", shareID="1", consumedCapacity={"memory": "1Gi"})
+    devices.begin(FREE, share)
+    devices.observe(version(changed(FREE, status={"allocation": share}), 2))
+    assert devices.in_use == InUse([share])
+    devices.finish(FREE.metadata.uid)
+    assert devices.in_use == InUse([share])
+
+
+def test_what_we_have_written_counts_until_the_api_server_tells_something_newer() -> None:
+    devices = DeviceAssumptions([FREE])
+    assert devices.assume(ALLOCATED)
+    devices.observe(FREE)
+    assert taken(devices) == ["a"]
+    devices.observe(version(FREE, 3))
+    assert taken(devices) == []
+
+
+def test_a_write_that_has_been_overtaken_is_not_assumed() -> None:
+    devices = DeviceAssumptions([version(FREE, 3)])
+    assert not devices.assume(ALLOCATED)
+    assert taken(devices) == []
+
+
+def test_restoring_believes_the_api_server_again() -> None:
+    devices = DeviceAssumptions([FREE])
+    devices.assume(ALLOCATED)
+    devices.restore("default/claim")
+    assert devices.claims["default/claim"] is FREE
+    devices.restore("default/claim")
+    assert devices.claims["default/claim"] is FREE
+
+
+def test_what_was_told_while_we_knew_better_is_what_is_restored() -> None:
+    devices = DeviceAssumptions([FREE])
+    devices.assume(version(ALLOCATED, 5))
+    told = version(FREE, 4)
+    devices.observe(told)
+    assert taken(devices) == ["a"]
+    devices.restore("default/claim")
+    assert devices.claims["default/claim"] is told
+
+
+def test_a_claim_that_we_have_created_is_known_before_it_is_told() -> None:
+    catalog = Catalog([make_claim(name="other")])
+    devices = DeviceAssumptions()
+    devices.sync(catalog)
+    devices.assume(ALLOCATED)
+    catalog.put(make_claim(name="third"))
+    devices.sync(catalog)
+    assert (sorted(devices.claims), taken(devices)) == (["default/claim", "default/other", "default/third"], ["a"])
+    catalog.put(ALLOCATED)
+    catalog.drop(ALLOCATED)
+    devices.observe(ALLOCATED)
+    devices.sync(catalog)
+    assert taken(devices) == []
+
+
+def test_a_claim_that_we_have_created_can_be_given_up() -> None:
+    devices = DeviceAssumptions()
+    devices.assume(ALLOCATED)
+    devices.restore("default/claim")
+    assert (dict(devices.claims), taken(devices)) == ({}, [])
+
+
+def test_the_revision_changes_with_every_change() -> None:
+    devices = DeviceAssumptions()
+    seen = [devices.revision]
+    for change in (
+        lambda: devices.observe(FREE),
+        lambda: devices.begin(FREE, holding("b")),
+        lambda: devices.finish(FREE.metadata.uid),
+        lambda: devices.assume(ALLOCATED),
+        lambda: devices.restore("default/claim"),
+        lambda: devices.withdraw("default/claim"),
+    ):
+        change()
+        seen.append(devices.revision)
+    assert seen == sorted(set(seen))
+
+
+# the catalog
+
+
+class CountingCatalog(Catalog):
+    """Counts how often all claims are looked at."""
+
+    looks = 0
+
+    @property
+    def resource_claims(self) -> Any:
+        self.looks += 1
+        return super().resource_claims
+
+
+def test_a_catalog_is_caught_up_with() -> None:
+    catalog = CountingCatalog([FREE])
+    devices = DeviceAssumptions()
+    devices.sync(catalog)
+    catalog.put(ALLOCATED)
+    assert taken(devices) == []
+    devices.sync(catalog)
+    assert taken(devices) == ["a"]
+    catalog.drop(ALLOCATED)
+    devices.sync(catalog)
+    assert (taken(devices), dict(devices.claims)) == ([], {})
+
+
+def test_a_catalog_whose_events_are_passed_on_is_not_looked_at() -> None:
+    catalog = CountingCatalog()
+    devices = DeviceAssumptions()
+    devices.sync(catalog)
+    before = catalog.looks
+    for claim in (FREE, ALLOCATED):
+        catalog.put(claim)
+        devices.observe(claim, revision=catalog.revision(ResourceClaim))
+    devices.sync(catalog)
+    assert (taken(devices), catalog.looks) == (["a"], before)
+    catalog.drop(ALLOCATED)
+    devices.withdraw(ALLOCATED.key, revision=catalog.revision(ResourceClaim))
+    devices.sync(catalog)
+    assert (taken(devices), catalog.looks) == ([], before)
+
+
+# what others are to write
+
+
+def test_a_promised_device_is_held_whether_or_not_its_claim_says_so() -> None:
+    """The binder writes, takes back and writes again; between two attempts the device is nobody else's."""
+    claim = make_claim(name="c")
+    written = changed(claim, status={"allocation": holding("a")})
+    known = DeviceAssumptions([claim])
+    known.promise(claim.key, "pod", holding("a"))
+    for told in (written, claim, written, claim):
+        assert known.in_use == InUse([holding("a")])
+        known.observe(told)
+    assert known.in_use == InUse([holding("a")])
+    known.release(claim.key, "pod")
+    assert known.in_use == InUse()
+
+
+def test_a_promise_holds_before_its_claim_is_known() -> None:
+    known, claim = DeviceAssumptions(), make_claim(name="c")
+    known.promise(claim.key, "pod", holding("a"))
+    assert known.in_use == InUse()
+    known.observe(claim)
+    assert known.in_use == InUse([holding("a")])
+    known.withdraw(claim.key)
+    assert known.in_use == InUse()
+
+
+def test_a_promise_that_was_kept_ends_with_the_next_word_on_the_claim() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))  # decided by us, written by somebody else
+    known.promise(claim.key, "pod", holding("a"))
+    known.keep(claim.key, "pod")
+    assert known.in_use == InUse([holding("a")])
+    known.observe(changed(claim, status={"allocation": holding("a")}))
+    assert known.in_use == InUse([holding("a")])
+    known.observe(claim)  # given back, when the pod was gone
+    assert known.in_use == InUse()
+
+
+@pytest.mark.parametrize("promised", [True, False], ids=["promised", "decided only"])
+@pytest.mark.parametrize(
+    ("version", "held"),
+    [
+        pytest.param("5", True, id="the watch of claims is behind"),
+        pytest.param("9", False, id="the claim was deallocated before the pod was shown on its node"),
+    ],
+)
+def test_devices_of_a_placed_pod_are_held_until_the_watch_is_as_far(version: str, held: bool, promised: bool) -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))
+    if promised:
+        known.promise(claim.key, "pod", holding("a"))
+    known.observe(changed(claim, metadata={"resource_version": version}))
+    known.keep(claim.key, "pod", written_before=7)
+    assert known.in_use == InUse([holding("a")] if held else [])
+    known.observe(changed(claim, metadata={"resource_version": "8"}, status={"allocation": holding("a")}))
+    assert known.in_use == InUse([holding("a")] if held else []), "an older version changes nothing"
+    known.observe(changed(claim, metadata={"resource_version": "10"}))
+    assert known.in_use == InUse()
+
+
+def test_devices_of_a_placed_pod_whose_claim_is_gone_already_are_free() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    known.begin(claim, holding("a"))
+    known.withdraw(claim.key)
+    assert known.in_use == InUse([holding("a")]), "the pod may still be bound"
+    known.keep(claim.key, "pod", written_before=7)
+    assert known.in_use == InUse()
+
+
+def test_two_pods_that_share_a_claim_hold_its_device_until_both_let_go() -> None:
+    claim = make_claim(name="c")
+    known = DeviceAssumptions([claim])
+    for uid in ("one", "two"):
+        known.promise(claim.key, uid, holding("a"))
+    known.release(claim.key, "one")
+    assert known.in_use == InUse([holding("a")])
+    known.release(claim.key, "two")
+    assert known.in_use == InUse()
+
+
+# who has it
+
+
+def test_who_has_a_device_is_found_unless_it_is_excused() -> None:
+    mine, theirs = (
+        make_claim(name=name, allocation=holding(*held)) for name, held in (("mine", "a"), ("theirs", "bc"))
+    )
+    devices = DeviceAssumptions([mine, theirs])
+    assert devices.holder(holding("c", "a"), {mine.metadata.uid}) == (theirs, of("c"))
+    assert devices.holder(holding("a"), {mine.metadata.uid}) is None
+    assert devices.holder(holding("d")) is None
+    assert devices.holder(holding("c", adminAccess=True)) is None
+
+
+def test_shares_of_a_device_stand_beside_each_other_and_not_beside_the_whole() -> None:
+    shared = make_claim(name="shared", allocation=holding("a", shareID="1"))
+    devices = DeviceAssumptions([shared])
+    assert devices.holder(holding("a", shareID="2")) is None
+    assert devices.holder(holding("a")) == (shared, of("a"))
+
+
+def test_who_is_being_given_a_device_has_it() -> None:
+    devices, claim = DeviceAssumptions(), make_claim(name="mine")
+    devices.begin(claim, holding("a"))
+    held = devices.holder(holding("a"))
+    assert held is not None
+    assert held[0].key == claim.key
+    devices.finish(claim.metadata.uid)
+    assert devices.holder(holding("a")) is None
+
+
+# devices that are freed in memory
+
+
+def listening(*claims: ResourceClaim) -> tuple[DeviceAssumptions, list[Any]]:
+    devices = DeviceAssumptions(claims)
+    heard: list[Any] = []
+    devices.listener = lambda old, new: heard.append((old and old.status.allocation, new and new.status.allocation))
+    return devices, heard
+
+
+def test_an_allocation_that_was_given_up_is_a_deallocation_for_pods_that_wait() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("b"))
+    assert heard == []
+    devices.finish(FREE.metadata.uid)
+    devices.finish(FREE.metadata.uid)
+    assert heard == [(holding("b"), None)]
+
+
+def test_an_allocation_that_was_written_frees_nothing() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("a"))
+    devices.observe(ALLOCATED)
+    devices.finish(FREE.metadata.uid)
+    assert heard == []
+
+
+def test_another_scheduler_allocates_other_devices_to_a_claim() -> None:
+    devices, heard = listening(FREE)
+    devices.begin(FREE, holding("b"))
+    devices.observe(ALLOCATED)
+    assert (taken(devices), heard) == (["a"], [(holding("b"), None)])
+    devices.finish(FREE.metadata.uid)
+    assert len(heard) == 1
+
+
+def test_a_promise_that_ends_is_a_deallocation() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("b"))
+    devices.release("default/claim", "p")
+    assert heard == [(holding("b"), None)]
+
+
+def test_a_promise_that_is_kept_ends_with_the_next_version_of_the_claim() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("a"))
+    devices.keep("default/claim", "p")
+    devices.observe(ALLOCATED)
+    assert heard == []
+    devices.promise("default/claim", "q", holding("a"))
+    devices.observe(version(FREE, 9))  # the watch reports this itself
+    assert heard == []
+    devices.keep("default/claim", "q")
+    devices.observe(version(FREE, 10))
+    assert heard == [(holding("a"), None)]
+
+
+def test_a_claim_that_is_deleted_frees_what_was_promised() -> None:
+    devices, heard = listening(FREE)
+    devices.promise("default/claim", "p", holding("b"))
+    devices.withdraw("default/claim")
+    assert (taken(devices), heard) == ([], [(holding("b"), None)])
+
+
+def test_a_trial_reports_nothing() -> None:
+    devices, heard = listening(FREE)
+    with devices.trial():
+        devices.begin(FREE, holding("b"))
+        devices.finish(FREE.metadata.uid)
+    assert heard == []
+    devices.begin(FREE, holding("b"))
+    devices.finish(FREE.metadata.uid)
+    assert len(heard) == 1

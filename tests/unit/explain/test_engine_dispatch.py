@@ -1,0 +1,106 @@
+"""Who could carry out a request, as `why` tells it: the request and the lease are asked for on an API server."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.client import LEASES, Client, Target
+from bayplan.clock import SystemClock
+from bayplan.config.bayplan_settings import OwnSettings
+from bayplan.config.model import LeaderElection
+from bayplan.explain.engine_dispatch import BinderLook
+from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
+from bayplan.objects.meta import micro_time
+from bayplan.telemetry.answers import Answer, Requested
+from support.fakes.http_server import WireServer, on_loop, status
+from support.harness.reconciler import (
+    REQUESTS,
+    BinderRig,
+    Failing,
+    on_rig,
+)
+
+ASKED = Requested(name="default/web", node="n1", phase="Pending", is_ours=True)
+ANSWER = Answer(pod="default/web", state="binding", node="n1", waits_for="something", request=ASKED)
+
+
+def lease(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": "bayplan-binder"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("holder", "renewed_s_ago", "state", "words"),
+    [
+        pytest.param("", 0, "free", "nobody holds the lease default/bayplan-binder; see whether", id="free"),
+        pytest.param("b-1", 1, "held", "b-1 holds the lease default/bayplan-binder", id="held"),
+        pytest.param("b-1", 86400, "expired", "b-1 holds the lease default/bayplan-binder no more: ", id="expired"),
+    ],
+)
+def test_who_holds_the_lease_is_told(tmp_path: Path, holder: str, renewed_s_ago: int, state: str, words: str) -> None:
+    async def run(rig: BinderRig) -> None:
+        renewed = micro_time(datetime.now(UTC) - timedelta(seconds=renewed_s_ago))
+        tree = lease(holderIdentity=holder, leaseDurationSeconds=3600, renewTime=renewed)
+        await rig.client.create(LEASES, tree, namespace="default")
+        answer = await BinderLook(rig.client, "default").with_binder(ANSWER)
+        assert answer.binder is not None
+        assert (answer.binder.state, answer.binder.holder) == (state, holder)
+        assert answer.binder.sentence.startswith(words)
+
+    on_rig(tmp_path, run)
+
+
+def test_a_lease_that_is_not_there_is_told_and_pods_without_a_request_of_ours_are_left_alone(tmp_path: Path) -> None:
+    async def run(rig: BinderRig) -> None:
+        look = BinderLook(rig.client, "default")
+        answer = await look.with_binder(ANSWER)
+        assert answer.binder is not None
+        assert answer.binder.state == "absent"
+        assert answer.binder.sentence.startswith("there is no lease default/bayplan-binder: no binder runs, or one ")
+        theirs = replace(ANSWER, request=replace(ASKED, is_ours=False))
+        assert await look.with_binder(theirs) == theirs
+        placed = replace(ANSWER, request=None)
+        assert await look.with_binder(placed) == placed
+
+    on_rig(tmp_path, run)
+
+
+def test_the_request_is_told_as_the_server_has_it(tmp_path: Path) -> None:
+    async def run(rig: BinderRig) -> None:
+        pod = await rig.pod()
+        await rig.request(pod)
+        await rig.patch(REQUESTS, "web", {"metadata": {"labels": {TAKEN_BY: OURS}}})
+        await rig.sync()
+        answer = await BinderLook(rig.client, "default").with_binder(replace(ANSWER, uid=pod["metadata"]["uid"]))
+        assert answer.request is not None
+        assert (answer.request.phase, answer.request.failed_attempts) == ("Failed", 1)
+        assert answer.request.reason
+        assert answer.waits_for == "the binder to try the bind request default/web again"
+        of_another = await BinderLook(rig.client, "default").with_binder(replace(ANSWER, uid="another"))
+        assert of_another.request == ASKED
+
+    on_rig(tmp_path, run, Failing())
+
+
+@on_loop
+async def test_who_may_not_read_the_lease_says_so() -> None:
+    async with WireServer(lambda _: status(403, "Forbidden", "not yours")) as server:
+        async with server.client(SystemClock()) as client:
+            answer = await BinderLook(client, "default").with_binder(ANSWER)
+        assert answer.binder is not None
+        assert answer.binder.state == "unknown"
+        assert answer.binder.sentence.endswith("403 Forbidden: not yours")
+        assert answer.request == ASKED
+
+
+def test_the_lease_is_looked_for_beside_the_engines_own_unless_settings_name_another_place() -> None:
+    client = Client(Target(server="http://nobody.invalid"), clock=SystemClock(), chance=random.Random())
+    own, lease_of_engine = OwnSettings(), LeaderElection(resource_namespace="bayplan-system")
+    assert BinderLook.of(client, own, lease_of_engine).namespace == "bayplan-system"
+    assert BinderLook.of(client, own).namespace == "kube-system"
+    assert BinderLook.of(client, OwnSettings(binder_lease_namespace="ours"), lease_of_engine).namespace == "ours"

@@ -1,0 +1,454 @@
+"""Who shares what with whom, how much of it is kept, and who is asked how often."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from bayplan.app import configured, filled_cache, known_plugins
+from bayplan.clock import ManualClock
+from bayplan.errors import UsageError
+from bayplan.framework import (
+    SKIP,
+    Cycle,
+    Key,
+    NarrowTo,
+    NodeTable,
+    NodeView,
+    Rejection,
+    Status,
+    row_alone,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.framework.api.extension_points import SCORE
+from bayplan.framework.api.plugin import ScoreGroups
+from bayplan.framework.equivalence.class_evaluation import Standing
+from bayplan.framework.equivalence.equivalence_classes import Shelf
+from bayplan.framework.equivalence.plugin_role import Role
+from bayplan.objects.core import Pod
+from bayplan.objects.kinds import convert
+from bayplan.objects.resource import DeviceClass
+from bayplan.scheduler.engine import PodEngine
+from bayplan.snapshot import IntVector
+from support.builders.framework import make_node, make_pod
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins: {{multiPoint: {{enabled: [{enabled}]}}}}
+"""
+DEFAULT = "default-scheduler"
+
+
+class Counted:
+    """Signs by the team, and counts how often it is asked about whom."""
+
+    name = "Counted"
+    depends_on = row_alone
+    looks_at_pods = False
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.metadata.labels.get("team")
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        self.asked[cycle.pod.metadata.labels.get("team", "")] += len(nodes)
+        yield Rejection(np.zeros(len(nodes), np.bool_), "never")
+
+
+class Silent:
+    """Signs nothing, and looks at the name."""
+
+    name = "Silent"
+    seen: ClassVar[list[tuple[str, str]]] = []
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        self.seen.append((cycle.pod.name, node.name))
+        return unschedulable("named") if node.name == f"n{cycle.pod.name[1:]}" else None
+
+
+class Breaks:
+    """Fails for whoever is called so."""
+
+    name = "Breaks"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.name == "bad"
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:
+        if cycle.pod.name == "bad":
+            raise RuntimeError("no")
+        return np.zeros(len(nodes), dtype=np.int64)
+
+
+class Banned:
+    """Keeps pods from the first node that fell out of favour since they were queued."""
+
+    name = "Banned"
+    depends_on = row_alone
+    looks_at_pods = False
+    signs_anew = True
+    uids: ClassVar[set[str]] = set()
+
+    def signature(self, pod: Pod) -> Hashable:
+        return None if pod.uid in self.uids else ()
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        if cycle.pod.uid in self.uids:
+            yield Rejection(nodes.where_named(("n0",)), "banned")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_was_asked() -> None:
+    Banned.uids.clear()
+    Counted.asked.clear()
+    Silent.seen.clear()
+
+
+def engine(*plugins: type[Any], nodes: int = 4) -> PodEngine:
+    registry = known_plugins().with_plugins(*plugins)
+    config = CONFIG.format(enabled=", ".join(f"{{name: {plugin.name}}}" for plugin in plugins))
+    cache = filled_cache([make_node(f"n{number}", cpu="64") for number in range(nodes)])
+    return PodEngine(configured(config, registry), registry, cache, clock=ManualClock(), chance=random.Random(0))
+
+
+def kept(of: PodEngine) -> int:
+    classes = of.classes(DEFAULT)
+    assert classes is not None
+    return len(classes)
+
+
+def test_what_came_once_is_not_kept() -> None:
+    on = engine()
+    on.place(make_pod("a", requests={"cpu": "1"}))
+    on.place(make_pod("b", requests={"cpu": "2"}))
+    assert kept(on) == 0
+    on.place(make_pod("c", requests={"cpu": "1"}))
+    assert kept(on) == 1
+
+
+def test_pods_that_differ_elsewhere_share_what_a_plugin_says() -> None:
+    on = engine(Counted)
+    for number in range(8):
+        on.place(make_pod(f"p{number}", requests={"cpu": f"{100 + number}m"}, labels={"team": "red"}))
+    assert Counted.asked["red"] == 2 * 4, "once on its own, once to be kept; then never again"
+
+
+def test_a_plugin_that_signs_nothing_is_asked_about_each_and_does_not_keep_others_from_sharing() -> None:
+    on = engine(Counted, Silent)
+    placed = [on.place(make_pod(f"p{number}", labels={"team": "red"})) for number in range(4)]
+    assert Counted.asked["red"] == 2 * 4
+    assert Counter(pod for pod, _ in Silent.seen) == {f"p{number}": 4 for number in range(4)}
+    assert all(each.node != f"n{number}" for number, each in enumerate(placed))
+    details = placed[-1].decision.in_detail()
+    assert details.diagnosis is not None
+    assert details.diagnosis.status(3).reasons == ("named",)
+
+
+def test_it_is_asked_only_about_rows_that_are_left() -> None:
+    on = engine(Silent)
+    on.cache.add_node(make_node("special", labels={"disk": "ssd"}))
+    on.place(make_pod("p9", node_selector={"disk": "ssd"}))
+    assert Silent.seen == [("p9", "special")]
+
+
+def test_a_plugin_that_breaks_is_named_and_others_go_on() -> None:
+    on = engine(Breaks)
+    assert on.place(make_pod("good")).node is not None
+    bad = on.place(make_pod("bad"))
+    assert bad.node is None
+    assert 'plugin "Breaks" failed with: RuntimeError: no' in bad.status.message
+    assert on.place(make_pod("good-again")).node is not None
+
+
+def test_pods_stand_together_that_nobody_present_tells_apart() -> None:
+    on = engine(nodes=0)
+    for number in range(4):
+        on.cache.add_node(make_node(f"n{number}", labels={"host": f"n{number}"}))
+    for number in range(4):
+        on.place(make_pod(f"p{number}", labels={"app": f"a{number}"}))
+    assert kept(on) == 1
+    term = {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "a1"}}}
+    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    shy = convert({"metadata": {"name": "shy", "namespace": "default", "uid": "shy"}, "spec": spec}, Pod)
+    avoided = on.place(shy).node
+    assert avoided is not None
+    for turn in range(3):
+        assert avoided not in fitting(on, f"x{turn}", "a1"), "labels matter as long as somebody minds them"
+        assert avoided in fitting(on, f"y{turn}", "a2")
+    on.cache.remove_pod(shy.bound_to(avoided))
+    for turn in range(3):
+        assert avoided in fitting(on, f"z{turn}", "a1")
+
+
+def fitting(on: PodEngine, name: str, app: str) -> Sequence[str]:
+    """The nodes that a pod with such a label fits on."""
+    nodes = on.try_pod(make_pod(name, labels={"app": app})).in_detail().nodes
+    assert nodes is not None
+    return nodes.names
+
+
+class Few:
+    """Compares candidates, and says nothing where they are few."""
+
+    name = "Few"
+    compares_candidates = True
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def pre_score(self, cycle: Cycle, nodes: NodeTable) -> Status | None:  # noqa: ARG002
+        return SKIP if len(nodes) <= 3 else None
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.array([100 if name == "n0" else 0 for name in nodes.names])
+
+
+def test_sitting_out_for_some_candidates_is_not_sitting_out_for_others() -> None:
+    on = engine(Few)
+    on.place(make_pod("large", requests={"cpu": "50"}))
+    for turn in range(3):
+        assert on.try_pod(make_pod(f"tall{turn}", requests={"cpu": "60"})).node is not None
+        small = on.try_pod(make_pod(f"small{turn}", requests={"cpu": "1m"}))
+        assert small.scores is not None
+        assert small.scores.by_plugin["Few"].max() == 100
+
+
+class Grouped(Few):
+    """Scores groups of rows for the whole table."""
+
+    def score_groups(self, cycle: Cycle, nodes: NodeTable) -> ScoreGroups | None:  # noqa: ARG002
+        return None
+
+
+class Alone(Grouped):
+    """Has the method, and does not compare candidates."""
+
+    compares_candidates = False
+
+
+@pytest.mark.parametrize(
+    ("plugin", "groups"),
+    [
+        pytest.param(Few(), False, id="compares"),
+        pytest.param(Grouped(), True, id="compares-and-scores-groups"),
+        pytest.param(Alone(), False, id="does-not-compare"),
+    ],
+)
+def test_only_a_plugin_that_compares_candidates_is_asked_for_groups(plugin: Any, groups: bool) -> None:
+    assert Role(plugin, frozenset({SCORE.key}), 1).groups is groups
+
+
+class InPlace:
+    """Normalises as Go plugins do: by changing what it was given."""
+
+    name = "InPlace"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return nodes.pod_count * 3
+
+    def normalize(self, cycle: Cycle, nodes: NodeTable, scores: IntVector) -> IntVector:  # noqa: ARG002
+        scores *= 2
+        return scores
+
+
+def test_normalizing_in_place_changes_nobody_elses_scores() -> None:
+    on = engine(InPlace)
+    on.place(make_pod("first"))
+    for turn in range(4):
+        found = on.try_pod(make_pod(f"p{turn}", requests={"cpu": f"{turn % 2 + 1}m"}))
+        assert found.scores is not None
+        assert found.scores.by_plugin["InPlace"].max() == 6
+
+
+class Fickle:
+    """Lets pods on one node only, and breaks while it changes its mind."""
+
+    name = "Fickle"
+    mood: ClassVar[list[int]] = [0]
+
+    def signature(self, pod: Pod) -> Hashable:  # noqa: ARG002
+        return 1
+
+    def depends_on(self, cycle: Cycle) -> Hashable:  # noqa: ARG002
+        return self.mood[0]
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:  # noqa: ARG002
+        if self.mood[0] == 1:
+            raise KeyboardInterrupt
+        yield Rejection(np.array([name != "n3" for name in nodes.names]), "only there")
+
+
+def test_answers_that_were_cut_short_are_asked_again() -> None:
+    Fickle.mood[0] = 0
+    on = engine(Fickle)
+    kinds = [{"cpu": "1m"}, {"cpu": "2m"}]
+    for turn in range(6):
+        assert on.place(make_pod(f"p{turn}", requests=kinds[turn % 2])).node == "n3"
+    Fickle.mood[0] = 1
+    with pytest.raises(KeyboardInterrupt):
+        on.place(make_pod("interrupted", requests=kinds[0]))
+    Fickle.mood[0] = 0
+    for turn in range(4):
+        assert on.place(make_pod(f"q{turn}", requests=kinds[turn % 2])).node == "n3"
+
+
+class Unhashable:
+    name = "Unhashable"
+    depends_on = row_alone
+
+    def signature(self, pod: Pod) -> Any:
+        return [pod.name]
+
+    def score_nodes(self, cycle: Cycle, nodes: NodeTable) -> IntVector:  # noqa: ARG002
+        return np.zeros(len(nodes), dtype=np.int64)
+
+
+def test_a_signature_that_is_none_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    on = engine(Unhashable, Counted)
+    for turn in range(4):
+        on.prepare(make_pod(f"q{turn}"))
+        assert on.place(make_pod(f"p{turn}", labels={"team": "red"})).node is not None
+    assert [record.getMessage() for record in caplog.records] == [
+        "signature of plugin Unhashable failed; pods are asked about one by one instead"
+    ]
+    assert Counted.asked["red"] == 2 * 4, "others are shared nevertheless"
+
+
+def test_placed_pods_hold_on_to_nothing() -> None:
+    on = engine()
+    for turn in range(3):
+        for number in range(3):
+            on.place(on.prepare(make_pod(f"p{turn}-{number}")))
+        on.cache.put(DeviceClass())
+    gc.collect()
+    mine = [each for each in gc.get_objects() if isinstance(each, Standing) and each.snapshot is on.snapshot()]
+    assert len(mine) <= 1
+
+
+def test_a_plugin_may_see_a_pod_differently_that_has_not_changed() -> None:
+    """Neither does the pod share with others any longer, nor others with it, whose answers were found out about it."""
+    on = engine(Banned)
+    infos = [on.prepare(make_pod(f"p{number}")) for number in range(4)]
+
+    def refused(number: int) -> list[bool]:
+        placed = on.place(infos[number])
+        assert placed.held is not None
+        on.take_back(placed.held)
+        details = placed.decision.in_detail()
+        assert details.diagnosis is not None
+        return [not details.diagnosis.status(row).ok for row in range(4)]
+
+    nobody, first = [False] * 4, [True, False, False, False]
+    assert [refused(number) for number in range(4)] == [nobody] * 4
+    for number in range(4):  # one of them is the pod that the others share with
+        Banned.uids = {infos[number].uid}
+        assert [refused(each) for each in range(4)] == [first if each == number else nobody for each in range(4)]
+    Banned.uids = set()
+    assert [refused(number) for number in range(4)] == [nobody] * 4
+
+
+def test_device_classes_make_all_signatures_out_of_date() -> None:
+    on = engine()
+    for name in "abc":
+        on.place(make_pod(name))
+    assert kept(on) == 1
+    on.cache.put(DeviceClass())
+    on.place(make_pod("d"))
+    assert kept(on) == 0
+
+
+def test_a_shelf_keeps_so_many_and_drops_who_was_not_used_for_longest() -> None:
+    shelf: Shelf[str] = Shelf(2)
+    places = {name: shelf.place(name) for name in "abc"}
+    for turn, name in enumerate("aabbaacc"):
+        places[name].used = turn
+        shelf.keep(places[name], name)
+    assert len(shelf) == 2
+    assert [places[name].value for name in "abc"] == ["a", None, "c"]
+    assert shelf.place("a") is places["a"]
+
+
+def test_a_shelf_forgets_keys_too() -> None:
+    shelf: Shelf[str] = Shelf(2)
+    first = shelf.place(0)
+    for number in range(1, 5000):
+        shelf.place(number)
+    assert shelf.place(0) is not first
+
+
+class Narrows:
+    """Sends pods to the nodes of their team; counts what it is asked."""
+
+    name = "Narrows"
+    asked: ClassVar[Counter[str]] = Counter()
+    NODE: Key[str] = Key("Narrows/node")
+
+    def pre_filter(self, cycle: Cycle) -> NarrowTo | Status | None:
+        self.asked["pre_filter"] += 1
+        node = cycle.pod.metadata.labels.get("node")
+        cycle.put(self.NODE, node or "any")
+        if node == "nowhere":
+            return unresolvable("no such team")
+        return SKIP if node is None else NarrowTo(frozenset({node}))
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterator[Rejection]:
+        assert cycle.get(self.NODE) != "any"
+        self.asked["filter_nodes"] += len(nodes)
+        yield Rejection(np.zeros(len(nodes), np.bool_), "never")
+
+
+class NarrowsByTeam(Narrows):
+    def signature(self, pod: Pod) -> Hashable:
+        return pod.metadata.labels.get("node")
+
+
+@pytest.mark.parametrize("narrows", [Narrows, NarrowsByTeam], ids=["unsigned", "signed"])
+def test_a_pod_that_is_narrowed_is_evaluated_once(narrows: type[Narrows]) -> None:
+    on = engine(Counted, narrows)
+    for number in range(5):
+        Narrows.asked.clear()
+        Counted.asked.clear()
+        placed = on.place(make_pod(f"p{number}", labels={"team": "red", "node": "n2"}))
+        assert placed.node == "n2"
+        assert Narrows.asked == {"pre_filter": 1, "filter_nodes": 1}
+        assert Counted.asked == {"red": 1}, "about one node, not about all of them before"
+
+
+def test_a_pod_that_is_rejected_outright_is_asked_about_once() -> None:
+    on = engine(Counted, Narrows)
+    Narrows.asked.clear()
+    placed = on.place(make_pod("p", labels={"node": "nowhere"}))
+    assert placed.status.message.startswith("0/4 nodes are available: no such team.")
+    assert Narrows.asked == {"pre_filter": 1}
+    assert not Counted.asked
+    assert on.place(make_pod("q")).node, "skipped, and placed as if it were not there"
+
+
+def test_details_are_those_of_the_decision_or_gone() -> None:
+    on = engine()
+    first, second = (on.place(make_pod(name)).decision for name in "ab")
+    with pytest.raises(UsageError, match=r"the details of the decision for n\d are gone.*before anything else"):
+        first.in_detail()
+    detail = second.in_detail()
+    assert detail.nodes is not None
+    assert len(detail.nodes) == 4
+    on.place(make_pod("c"))
+    assert detail.in_detail() is detail, "what was spelled out stays"
+    tried = on.try_pod(make_pod("d"))
+    on.place(make_pod("e"))
+    assert tried.in_detail() is tried

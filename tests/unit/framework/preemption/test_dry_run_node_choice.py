@@ -1,0 +1,261 @@
+"""What follows from a dry run: extenders have their say, a node is chosen, and intents say what is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from bayplan.errors import BayplanError
+from bayplan.framework.api.status import Status, error
+from bayplan.framework.preemption.dry_run import (
+    cheapest,
+    cleared_nominations,
+    evictions,
+    leaves_by_preemption,
+)
+from bayplan.framework.preemption.extenders import NamedVictims, reduced
+from bayplan.framework.preemption.victims import Victims
+from bayplan.objects.core import Pod
+from bayplan.objects.meta import Condition
+from bayplan.snapshot import PodInfo
+from support.builders.framework import changed, make_pod
+from support.builders.preemption import (
+    NOW,
+    row_of_nodes,
+    vip,
+    weak,
+)
+
+# choosing
+
+
+def group(*pods: Pod, violations: int = 0) -> Victims:
+    return Victims(pods, violations)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "best"),
+    [
+        pytest.param(
+            group(weak("x", priority=1), violations=1),
+            group(weak("y", priority=9), weak("z", priority=9)),
+            "b",
+            id="1 fewest violations, whatever else",
+        ),
+        pytest.param(
+            group(weak("x", priority=9)),
+            group(weak("y", priority=8), weak("z", priority=8)),
+            "b",
+            id="2 lowest priority of the first victim",
+        ),
+        pytest.param(
+            group(weak("x", priority=9), weak("w", priority=5)),
+            group(weak("y", priority=9), weak("z", priority=4)),
+            "b",
+            id="3 smallest sum",
+        ),
+        pytest.param(
+            group(weak("x", priority=-9), weak("w", priority=-9)),
+            group(weak("y", priority=-9)),
+            "b",
+            id="3 negative priorities do not make more victims cheaper",
+        ),
+        pytest.param(
+            group(weak("x", priority=-(2**31)), weak("w", priority=-(2**31))),
+            group(weak("y", priority=-(2**31))),
+            "b",
+            id="4 fewest victims",
+        ),
+        pytest.param(
+            group(weak("x", started=5), weak("w", started=9)),
+            group(weak("y", started=6), weak("z", started=6)),
+            "b",
+            id="5 latest earliest start",
+        ),
+        pytest.param(
+            group(weak("x", priority=2, started=5), weak("w", priority=1, started=9)),
+            group(weak("y", priority=2, started=6), weak("z", priority=1, started=1)),
+            "b",
+            id="5 only those of the highest priority count",
+        ),
+        pytest.param(group(weak("x", started=5)), group(weak("y")), "b", id="5 not started is now"),
+        pytest.param(
+            group(weak("x", started=5, terminating=True)),
+            group(weak("y", started=4)),
+            "a",
+            id="5 terminating ones count",
+        ),
+        pytest.param(group(weak("x", started=5)), group(weak("y", started=5)), "a", id="6 the first in order"),
+    ],
+)
+def test_the_cheapest_node(a: Victims, b: Victims, best: str) -> None:
+    snapshot = row_of_nodes(None, None)
+    assert cheapest({"b": b, "a": a}, snapshot, NOW) == best
+    if best == "a" or a != b:
+        assert cheapest({"a": a, "b": b}, snapshot, NOW) == best
+
+
+def test_equal_nodes_are_taken_in_visiting_order() -> None:
+    snapshot = row_of_nodes(None, None, None)
+    snapshot.order = snapshot.order[::-1].copy()
+    same = group(weak("x", started=1))
+    assert cheapest({"a": same, "b": same}, snapshot, NOW) == "b"
+
+
+# what is left to do
+
+
+def told(status: str = "True", reason: str = "PreemptionByScheduler", message: str = "") -> Condition:
+    return Condition(type="DisruptionTarget", status=status, reason=reason, message=message)
+
+
+def test_only_victims_that_stay_are_evicted_and_the_last_is_marked() -> None:
+    victims = group(weak("x"), weak("gone", terminating=True), weak("y"), weak("leaving", terminating=True))
+    intents = evictions(vip(), "a", victims, "DefaultPreemption")
+    assert [(intent.victim.name, intent.last) for intent in intents] == [("x", False), ("y", True)]
+    assert evictions(vip(), "a", group(weak("gone", terminating=True)), "DefaultPreemption") == ()
+
+
+def test_the_words_of_an_eviction() -> None:
+    (intent,) = evictions(vip(scheduler_name="tight"), "a", group(weak("x")), "DefaultPreemption")
+    condition = intent.condition
+    assert (condition.type, condition.status, condition.reason) == ("DisruptionTarget", "True", "PreemptionByScheduler")
+    assert condition.message == "tight: preempting to accommodate a higher priority pod"
+    assert intent.note(in_memory=False) == "Preempted by pod uid-default-vip on node a"
+    assert intent.note(in_memory=True) == "Preempted by pod uid-default-vip on node a (in kube-scheduler memory)."
+    assert (intent.event_type, intent.event_reason, intent.event_action) == ("Normal", "Preempted", "Preempting")
+    assert (intent.waiting_message, intent.cancel_message) == ("preempted", "preempted by DefaultPreemption")
+
+
+def test_the_condition_carries_the_victims_generation() -> None:
+    victim = changed(weak("x"), metadata={"generation": 7})
+    (intent,) = evictions(vip(), "a", group(victim), "DefaultPreemption")
+    assert intent.condition.observed_generation == 7
+
+
+SAME = "default-scheduler: preempting to accommodate a higher priority pod"
+
+
+@pytest.mark.parametrize(
+    ("condition", "already"),
+    [
+        pytest.param(None, False, id="nothing there"),
+        pytest.param(told(message=SAME), True, id="the same"),
+        pytest.param(told("False", message=SAME), False, id="another status"),
+        pytest.param(told(reason="EvictionByEvictionAPI", message=SAME), False, id="another reason"),
+        pytest.param(told(message="tight: preempting"), False, id="another message"),
+    ],
+)
+def test_a_condition_that_is_so_already_is_not_told_again(condition: Condition | None, already: bool) -> None:
+    (intent,) = evictions(vip(), "a", group(weak("x", told=condition)), "DefaultPreemption")
+    assert intent.already_told is already
+
+
+@pytest.mark.parametrize(
+    ("pod", "leaves"),
+    [
+        pytest.param(weak("x", told=told(), terminating=True), True, id="preempted and terminating"),
+        pytest.param(weak("x", told=told()), False, id="not terminating yet"),
+        pytest.param(weak("x", terminating=True), False, id="terminating for another reason"),
+        pytest.param(weak("x", told=told("False"), terminating=True), False, id="no longer true"),
+        pytest.param(
+            weak("x", told=told(reason="DeletionByTaintManager"), terminating=True), False, id="somebody else"
+        ),
+    ],
+)
+def test_who_leaves_by_preemption(pod: Pod, leaves: bool) -> None:
+    assert leaves_by_preemption(pod) is leaves
+
+
+def test_weaker_pods_lose_their_nomination() -> None:
+    waiting = [
+        make_pod("weaker", priority=5, nominated="a"),
+        make_pod("equal", priority=100, nominated="a"),
+        make_pod("not-written-yet", priority=5),
+    ]
+    intents = cleared_nominations(vip(), map(PodInfo, waiting))
+    assert [intent.pod.name for intent in intents] == ["weaker"]
+
+
+# extenders
+
+
+class FakeExtender:
+    """Answers what it was told to, and remembers what it was asked."""
+
+    def __init__(
+        self,
+        answer: Mapping[str, NamedVictims] | Exception,
+        *,
+        ignorable: bool = False,
+        interested: bool = True,
+    ) -> None:
+        self.name, self.ignorable = "http://extender", ignorable
+        self.asked: list[Mapping[str, Victims]] = []
+        self._answer, self._interested = answer, interested
+
+    def wants_preemption(self, pod: Pod) -> bool:  # noqa: ARG002
+        return self._interested
+
+    def process_preemption(
+        self,
+        pod: Pod,  # noqa: ARG002
+        candidates: Mapping[str, Victims],
+    ) -> Mapping[str, NamedVictims]:
+        self.asked.append(candidates)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+X, Y = weak("x", node="a"), weak("y", node="b")
+OFFERED = {"a": group(X), "b": group(Y)}
+ONLY_B = {"b": NamedVictims((Y.uid,), 2)}
+EMPTY_A = {"a": NamedVictims(()), **ONLY_B}
+NOBODY = {"b": NamedVictims(("uid-nobody",))}
+NOWHERE = {"zz": NamedVictims((Y.uid,))}
+
+
+def ask(*extenders: FakeExtender) -> Mapping[str, Victims] | Status:
+    return reduced(OFFERED, vip(), extenders, row_of_nodes(X, Y).nodes)
+
+
+@pytest.mark.parametrize(
+    ("extender", "left"),
+    [
+        pytest.param(FakeExtender(ONLY_B), {"b": group(Y, violations=2)}, id="strikes a node off, recounts another"),
+        pytest.param(FakeExtender(ONLY_B, interested=False), OFFERED, id="is not interested"),
+        pytest.param(FakeExtender({}), {}, id="leaves nothing"),
+        pytest.param(FakeExtender(BayplanError("down"), ignorable=True), OFFERED, id="fails, but may be ignored"),
+        pytest.param(FakeExtender(EMPTY_A, ignorable=True), {"b": group(Y, violations=2)}, id="no victims, ignorable"),
+        pytest.param(FakeExtender(NOBODY, ignorable=True), OFFERED, id="unknown victim, ignorable"),
+    ],
+)
+def test_an_extender_reduces_candidates(extender: FakeExtender, left: Mapping[str, Victims]) -> None:
+    assert ask(extender) == left
+
+
+@pytest.mark.parametrize(
+    ("extender", "text"),
+    [
+        pytest.param(FakeExtender(BayplanError("down")), "down", id="fails"),
+        pytest.param(FakeExtender(EMPTY_A), 'expected at least one victim pod on node "a"', id="no victims"),
+        pytest.param(
+            FakeExtender(NOBODY),
+            "extender: http://extender claims to preempt pod (UID: &{uid-nobody}) on node: b, "
+            "but the pod is not found on that node",
+            id="unknown victim",
+        ),
+        pytest.param(FakeExtender(NOWHERE), 'nodeinfo not found for node name "zz"', id="unknown node"),
+    ],
+)
+def test_an_extender_that_cannot_be_used_ends_it(extender: FakeExtender, text: str) -> None:
+    assert ask(extender) == error(text)
+
+
+def test_each_extender_sees_what_the_ones_before_left() -> None:
+    first, second, third = FakeExtender(ONLY_B), FakeExtender({}), FakeExtender(ONLY_B)
+    assert ask(first, second, third) == {}
+    assert second.asked == [{"b": group(Y, violations=2)}]
+    assert third.asked == []

@@ -1,0 +1,327 @@
+"""What plugins may say about a bind request, rule by rule; and what is remembered of those that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.errors import PluginError
+from bayplan.framework.runtime.bind_request_mutation import (
+    FAIL,
+    SKIP,
+    BindFailures,
+    BindRequestMutation,
+    MutateFailed,
+    Mutator,
+)
+from bayplan.objects.kai.bind_request import annotation_key
+
+KEY = "one.kai.scheduler/x"
+
+
+def says(plugin: str, *answers: Any, on_error: str = "skip") -> Mutator:
+    """A plugin that gives these answers, one after another and then the last; exceptions are raised."""
+    left = list(answers)
+
+    def fn(task: str, node_name: str) -> Any:
+        assert (task, node_name) == ("task", "n1")
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    return Mutator(plugin, fn, on_error)
+
+
+def merged(*mutators: Mutator, mutation: BindRequestMutation | None = None) -> dict[str, str]:
+    mutation = mutation or BindRequestMutation(ManualClock())
+    return mutation.annotations(mutators, "default/web", "task", "n1")
+
+
+def test_no_function_gives_no_annotations_and_never_none() -> None:
+    assert merged() == {}
+
+
+def test_one_function_gives_its_own() -> None:
+    assert merged(says("one", {KEY: "1"})) == {KEY: "1"}
+
+
+def test_functions_with_distinct_keys_add_up() -> None:
+    other = annotation_key("two", "y")
+    assert merged(says("one", {KEY: "1"}), says("two", {other: "2"})) == {KEY: "1", other: "2"}
+
+
+def test_of_two_that_name_one_key_the_later_wins_and_that_is_counted() -> None:
+    mutation = BindRequestMutation(ManualClock())
+    assert merged(says("one", {KEY: "1"}), says("two", {KEY: "2"}), mutation=mutation) == {KEY: "2"}
+    assert mutation.conflicts.labels(KEY).value == 1
+
+
+@pytest.mark.parametrize(("later", "conflicts"), [("one", 0), ("two", 1)], ids=["the same plugin", "another plugin"])
+def test_only_what_another_plugin_has_said_is_in_conflict(
+    later: str, conflicts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is registered twice may correct itself."""
+    mutation = BindRequestMutation(ManualClock())
+    with caplog.at_level(logging.DEBUG):
+        assert merged(says("one", {KEY: "1"}), says(later, {KEY: "2"}), mutation=mutation) == {KEY: "2"}
+    assert len(mutation.conflicts) == conflicts
+    told = [each.message for each in caplog.records if each.levelno == logging.DEBUG]
+    assert told == ['plugin "two" overwrites one.kai.scheduler/x of plugin "one"'] * conflicts
+
+
+def test_whose_a_key_is_follows_from_who_said_it_last() -> None:
+    mutation = BindRequestMutation(ManualClock())
+    merged(
+        *(says(plugin, {KEY: value}) for plugin, value in (("one", "1"), ("two", "2"), ("two", "3"))), mutation=mutation
+    )
+    assert mutation.conflicts.labels(KEY).value == 1
+
+
+def test_saying_the_same_twice_is_no_conflict() -> None:
+    mutation = BindRequestMutation(ManualClock())
+    merged(says("one", {KEY: "1"}), says("two", {KEY: "1"}), mutation=mutation)
+    assert len(mutation.conflicts) == 0
+
+
+@pytest.mark.parametrize("nothing", [None, {}], ids=["none", "empty"])
+def test_no_answer_changes_nothing(nothing: Any) -> None:
+    assert merged(says("one", {KEY: "1"}), says("two", nothing)) == {KEY: "1"}
+
+
+class Lazy(Mapping[str, str]):
+    """A mapping that breaks when it is read."""
+
+    def __getitem__(self, key: str) -> str:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([KEY])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Wordless(Exception):
+    """An exception that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Unseemly:
+    def __repr__(self) -> str:
+        raise ValueError("nothing to be seen")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(Lazy(), id="a mapping that breaks when it is read"),
+        pytest.param(asyncio.CancelledError(), id="cancelled"),
+        pytest.param(Wordless(), id="no words for it"),
+        pytest.param(ValueError("\udcff"), id="words that cannot be written"),
+        pytest.param(Unseemly(), id="what cannot be shown"),
+        pytest.param({"\udcff": "1"}, id="a key that cannot be written"),
+        pytest.param({KEY: "\udcff"}, id="a value that cannot be written"),
+    ],
+)
+@pytest.mark.parametrize("on_error", [SKIP, FAIL])
+def test_whatever_a_plugin_does_is_its_own_fault(answer: Any, on_error: str, caplog: pytest.LogCaptureFixture) -> None:
+    mutation, good = BindRequestMutation(ManualClock()), {annotation_key("good", "y"): "2"}
+    asked = says("bad", answer, on_error=on_error), says("good", good)
+    if on_error == FAIL:
+        with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request') as raised:
+            merged(*asked, mutation=mutation)
+        assert msgspec.json.encode(str(raised.value))  # it goes into the status of the pod
+    else:
+        assert merged(*asked, mutation=mutation) == good
+    assert mutation.errors.labels("bad").value == 1
+    assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
+
+
+@pytest.mark.parametrize("fault", [ValueError("oops"), SystemExit(1)], ids=["exception", "exit"])
+def test_a_function_that_raises_is_left_out_and_counted(fault: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    mutation = BindRequestMutation(ManualClock())
+    assert merged(says("bad", fault), says("one", {KEY: "1"}), mutation=mutation) == {KEY: "1"}
+    assert mutation.errors.labels("bad").value == 1
+    assert 'plugin "bad" and the bind request of pod default/web' in caplog.text
+
+
+def test_a_function_that_must_not_fail_ends_the_binding() -> None:
+    with pytest.raises(MutateFailed, match='plugin "bad" at mutate_bind_request: ValueError: oops'):
+        merged(says("bad", ValueError("oops"), on_error=FAIL), says("one", AssertionError("nobody is asked any more")))
+
+
+def test_another_policy_is_refused() -> None:
+    with pytest.raises(PluginError, match='it is "skip" or "fail"'):
+        says("one", None, on_error="retry")
+
+
+def test_a_dictionary_that_is_returned_again_and_again_is_copied() -> None:
+    shared = {KEY: "1"}
+    found = merged(says("one", shared))
+    found[KEY] = "changed"
+    assert shared == {KEY: "1"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        pytest.param({"a b": "1"}, "is no name of an annotation", id="no qualified name"),
+        pytest.param({"x/y/z": "1"}, "is no name of an annotation", id="two slashes"),
+        pytest.param({f"{'d' * 254}/y": "1"}, "is no name of an annotation", id="long domain"),
+        pytest.param({f"p.kai.scheduler/{'n' * 64}": "1"}, "is no name of an annotation", id="long name"),
+        pytest.param({1: "1"}, "the key 1 is no text", id="key is no text"),
+        pytest.param({KEY: 1}, "is 1, which is no text", id="value is no text"),
+        pytest.param({"kubernetes.io/x": "1"}, "belongs to Kubernetes", id="reserved"),
+        pytest.param({"node.k8s.io/x": "1"}, "belongs to Kubernetes", id="reserved below"),
+        pytest.param("text", "which is no mapping", id="no mapping"),
+    ],
+)
+def test_what_cannot_be_an_annotation_is_refused(answer: Any, problem: str, caplog: pytest.LogCaptureFixture) -> None:
+    mutation = BindRequestMutation(ManualClock())
+    good = annotation_key("bad", "good")
+    mixed = {**answer, good: "kept"} if isinstance(answer, dict) else answer
+    found = merged(says("bad", mixed), says("two", {"two.kai.scheduler/y": "2"}), mutation=mutation)
+    kept = {good: "kept"} if isinstance(answer, dict) else {}
+    assert found == {**kept, "two.kai.scheduler/y": "2"}
+    assert problem in caplog.text
+    assert mutation.errors.labels("bad").value == 1
+
+
+def test_more_than_a_request_can_hold_is_refused() -> None:
+    mutation = BindRequestMutation(ManualClock())
+    large = {annotation_key("large", "x"): "x" * 200_000}
+    more = {annotation_key("more", "y"): "y" * 100_000}
+    assert merged(says("large", large), says("more", more), mutation=mutation) == large
+    assert mutation.errors.labels("more").value == 1
+
+
+@pytest.mark.parametrize(("over", "refused"), [(-1, 0), (0, 0), (1, 1)], ids=["one less", "as much", "one more"])
+@pytest.mark.parametrize("letter", ["x", "é"], ids=["one byte a letter", "two"])
+def test_a_request_holds_256_kib_of_keys_and_values_together_to_the_byte(
+    letter: str, over: int, refused: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    mutation, other = BindRequestMutation(ManualClock()), annotation_key("two", "y")
+    before = {KEY: letter * 1000}
+    left = 256 * 1024 + over - len(KEY) - len(other) - 1000 * len(letter.encode())
+    more = {other: letter * (left // len(letter.encode())) + "x" * (left % len(letter.encode()))}
+    found = merged(says("one", before), says("two", more), mutation=mutation)
+    assert found == (before if refused else {**before, **more})
+    assert len(mutation.errors) == refused
+    assert ("262145 bytes, and 262144 are allowed" in caplog.text) == refused
+
+
+def test_what_is_overwritten_takes_no_room() -> None:
+    half = {KEY: "x" * 200_000}
+    assert merged(says("one", half), says("two", {KEY: "y" * 200_000})) == {KEY: "y" * 200_000}
+
+
+def test_a_key_by_another_custom_is_taken_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    mutation = BindRequestMutation(ManualClock())
+    for _ in range(3):
+        assert merged(says("one", {"example.com/x": "1"}), mutation=mutation) == {"example.com/x": "1"}
+    assert caplog.text.count("uses the key example.com/x") == 1
+
+
+def test_each_call_is_timed_and_a_slow_one_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    mutation = BindRequestMutation(clock)
+
+    def slow(task: str, node_name: str) -> None:  # noqa: ARG001
+        clock.advance(0.06)
+
+    with caplog.at_level(logging.WARNING):
+        assert mutation.annotations([Mutator("slow", slow)], "default/web", "task", "n1") == {}
+    assert 'plugin "slow" took 60 ms' in caplog.text
+    assert mutation.seconds.labels("slow").count == 1
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0498, False), (0.0502, True)], ids=["below", "above"])
+@pytest.mark.parametrize("raises", [False, True], ids=["answers", "raises"])
+def test_a_call_is_slow_above_fifty_milliseconds(
+    seconds: float, told: bool, raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+
+    def fn(task: str, node_name: str) -> None:  # noqa: ARG001
+        clock.advance(seconds)
+        if raises:
+            raise ValueError("oops")
+
+    mutation = BindRequestMutation(clock)
+    with caplog.at_level(logging.WARNING):
+        mutation.annotations([Mutator("slow", fn)], "default/web", "task", "n1")
+    assert ('plugin "slow" took 50 ms for the bind request of default/web' in caplog.text) == told
+    assert mutation.seconds.labels("slow").total == pytest.approx(seconds)
+
+
+# what failed
+
+
+def test_a_pod_is_kept_from_a_node_for_longer_each_time() -> None:
+    clock = ManualClock()
+    failures = BindFailures(clock)
+    pauses = []
+    for _ in range(4):
+        pauses.append(failures.note("u", "n1", "no"))
+        assert failures.excluded("u") == {"n1"}
+        clock.advance(pauses[-1])
+        assert failures.excluded("u") == frozenset()
+    assert pauses == [30, 60, 120, 240]
+    assert failures.blocked("u") == ""
+
+
+def test_after_five_failures_the_pod_waits_wherever_they_were() -> None:
+    clock = ManualClock()
+    failures = BindFailures(clock)
+    for number in range(4):
+        failures.note("u", f"n{number}", "no")
+    assert failures.blocked("u") == ""
+    failures.note("u", "n4", "quota")
+    assert failures.blocked("u") == (
+        "BindFailed: 5 bindings of the pod were given up, the last on node n4: quota; it is tried again in 30 s"
+    )
+    clock.advance(30)
+    assert failures.blocked("u") == ""
+    assert failures.blocked("other") == ""
+
+
+def test_a_pod_is_tried_when_its_own_pause_ends_though_nodes_are_kept_from_it_for_longer() -> None:
+    """There may be others; then it is the turn of each of these."""
+    clock = ManualClock()
+    failures = BindFailures(clock)
+    for _ in range(5):
+        failures.note("u", "n1", "no")
+    assert failures.opens_in_s("u") == 30
+    clock.advance(30)
+    assert failures.opens_in_s("u") == 450
+    clock.advance(450)
+    assert failures.opens_in_s("u") is None
+
+
+def test_neither_pause_is_ever_longer_than_ten_minutes() -> None:
+    """Not that of a node, which doubles with what failed there, nor the pod's own, which begins later."""
+    failures = BindFailures(ManualClock())
+    nodes, own = [], []
+    for _ in range(20):
+        nodes.append(failures.note("u", "n1", "no"))
+        own.append(failures.blocked_s("u"))
+    assert nodes == [30, 60, 120, 240, 480, *[600] * 15]
+    assert own == [0, 0, 0, 0, 30, 60, 120, 240, 480, *[600] * 11]
+    assert [each.left_s for each in failures.exclusions("u")] == [600]
+
+
+def test_a_pod_that_is_bound_is_forgotten() -> None:
+    failures = BindFailures(ManualClock())
+    failures.note("u", "n1", "no")
+    failures.forget("u")
+    assert "u" not in failures.records
+    assert failures.excluded("u") == frozenset()

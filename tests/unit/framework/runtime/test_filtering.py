@@ -1,0 +1,570 @@
+"""PreFilter and Filter: who is asked about what, whose answer counts, and what the diagnosis keeps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.framework.api.cycle import Cycle, Key
+from bayplan.framework.api.diagnosis import Diagnosis
+from bayplan.framework.api.extension_points import FILTER, PRE_FILTER
+from bayplan.framework.api.plugin import NarrowTo, Rejection
+from bayplan.framework.api.status import (
+    SKIP,
+    SUCCESS,
+    Code,
+    Status,
+    error,
+    pending,
+    unresolvable,
+    unschedulable,
+)
+from bayplan.framework.runtime.filtering import Filtering, PreFilterOutcome
+from bayplan.framework.runtime.plugin_call import Boundary
+from bayplan.objects.core import Pod
+from bayplan.plugins.node_resources.fit import NodeResourcesFit
+from bayplan.snapshot import NodeColumns, NodeTable, NodeView, PodInfo, Snapshot
+from bayplan.telemetry.plugin_timings import PluginTimings
+from support.builders.framework import (
+    FakeNominations,
+    make_cycle,
+    make_node,
+    make_plugin,
+    make_pod,
+    make_snapshot,
+)
+
+NODES = ("a", "b", "c")
+
+
+class Early:
+    """A PreFilter that answers what it was told to, and a Filter that remembers whom it was asked about."""
+
+    def __init__(self, name: str, says: Any = None, *, refuses: str = "", with_status: Status | None = None) -> None:
+        self.name = name
+        self.says = says
+        self.refuses = refuses.split()
+        self.with_status = with_status or unschedulable(f"{name} says no")
+        self.asked: list[str] = []
+        self.pre_filters = 0
+
+    def pre_filter(self, cycle: Cycle) -> Any:  # noqa: ARG002
+        self.pre_filters += 1
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+        self.asked.append(node.name)
+        return self.with_status if node.name in self.refuses else None
+
+
+class Table:
+    """A Filter about all rows at once."""
+
+    per_row = False
+
+    def __init__(self, name: str, *rejections: tuple[str, Rejection | str]) -> None:
+        self.name = name
+        self.rejections = rejections
+        self.asked: list[list[str]] = []
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]:  # noqa: ARG002
+        self.asked.append(list(nodes.names))
+        for names, reason in self.rejections:
+            mask = np.array([name in names.split() for name in nodes.names], dtype=np.bool_)
+            yield (
+                Rejection(mask, reason)
+                if isinstance(reason, str)
+                else Rejection(mask, reason.reason, reason.resolvable, reason.code)
+            )
+
+
+class PerRow(Table):
+    per_row = True
+
+
+def no(reason: str, *, resolvable: bool = True, code: Code | None = None) -> Rejection:
+    return Rejection(np.zeros(0, dtype=np.bool_), reason, resolvable, code)
+
+
+def filtering(*plugins: Any, nominations: FakeNominations | None = None) -> Filtering:
+    return Filtering(
+        [plugin for plugin in plugins if PRE_FILTER.extended_by(plugin)],
+        [plugin for plugin in plugins if FILTER.extended_by(plugin)],
+        Boundary(ManualClock(), PluginTimings()),
+        nominations or FakeNominations(),
+    )
+
+
+def cluster() -> Snapshot:
+    return make_snapshot([make_node(name) for name in NODES])
+
+
+def run(*plugins: Any, pod: Pod | None = None, nominations: FakeNominations | None = None) -> Diagnosis:
+    runner, cycle = filtering(*plugins, nominations=nominations), make_cycle(pod or make_pod(), cluster())
+    return runner.diagnose(cycle, runner.pre_filter(cycle))
+
+
+def pre_filter(*plugins: Any) -> tuple[PreFilterOutcome, Cycle]:
+    cycle = make_cycle(make_pod(), cluster())
+    return filtering(*plugins).pre_filter(cycle), cycle
+
+
+def by_node(diagnosis: Diagnosis) -> dict[str, tuple[str, str, str]]:
+    return {name: (status.code.label, status.plugin, status.message) for name, status in diagnosis.by_node()}
+
+
+OK = ("Success", "", "")
+
+
+# PreFilter
+
+
+def test_skip_keeps_the_filter_of_the_same_plugin_out() -> None:
+    skipped, asked = Early("Skipped", SKIP, refuses="a b c"), Early("Asked")
+    diagnosis = run(skipped, asked)
+    assert skipped.asked == []
+    assert asked.asked == ["a", "b", "c"]
+    assert by_node(diagnosis) == dict.fromkeys(NODES, OK)
+
+
+def test_an_unresolvable_answer_ends_it_at_once() -> None:
+    skipped, first, second = Early("Skipped", SKIP), Early("First", unresolvable("never")), Early("Second")
+    outcome, cycle = pre_filter(skipped, first, second)
+    assert outcome.status == unresolvable("never").by("First")
+    assert second.pre_filters == 0
+    assert cycle.skip_filter == {"Skipped"}
+
+
+def test_an_unschedulable_answer_lets_the_others_speak_and_the_last_one_counts() -> None:
+    plugins = Early("First", unschedulable("one")), Early("Second", unschedulable("two")), Early("Third")
+    outcome, _ = pre_filter(*plugins)
+    assert outcome.status == unschedulable("two").by("Second")
+    assert plugins[2].pre_filters == 1
+    assert pre_filter(*plugins, Early("Last", unresolvable("never")))[0].status.plugin == "Last"
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        pytest.param(error("broke"), "broke", id="error"),
+        pytest.param(pending("later"), "later", id="pending-is-not-for-here"),
+        pytest.param(Status(Code.WAIT, ("wait",)), "wait", id="wait-is-not-for-here"),
+        pytest.param(ValueError("boom"), r"ValueError: boom \(test_filtering.py:\d+\)", id="raises"),
+        pytest.param("yes", "returned 'yes', which is no Status", id="nonsense"),
+    ],
+)
+def test_anything_else_is_an_error_that_names_the_plugin(says: Any, words: str) -> None:
+    later = Early("Later")
+    outcome, _ = pre_filter(Early("Odd", says), later)
+    assert outcome.status.code is Code.ERROR
+    assert outcome.status.plugin == "Odd"
+    assert re.fullmatch(f'running PreFilter plugin "Odd": {words}', outcome.status.message)
+    assert later.pre_filters == 0
+
+
+def test_a_rejection_by_prefilter_is_everybodys_status() -> None:
+    asked = Early("Asked")
+    diagnosis = run(Early("First", unschedulable("pod is odd")), asked)
+    assert asked.asked == []
+    assert by_node(diagnosis) == {}
+    assert diagnosis.status(0) == unschedulable("pod is odd").by("First")
+    assert diagnosis.sentence() == "0/3 nodes are available: pod is odd."
+    assert diagnosis.unschedulable_plugins == {"First"}
+    assert diagnosis.rows_with(Code.UNSCHEDULABLE).tolist() == [True, True, True]
+
+
+def narrow(*names: str) -> NarrowTo:
+    return NarrowTo(frozenset(names))
+
+
+def test_narrowed_nodes_alone_are_asked_about() -> None:
+    asked = Early("Asked", refuses="b")
+    diagnosis = run(Early("One", narrow("b", "nobody")), asked)
+    assert asked.asked == ["b"]
+    assert by_node(diagnosis) == {"b": ("Unschedulable", "Asked", "Asked says no")}
+    assert diagnosis.status(0) == unresolvable("node(s) didn't satisfy plugin(s) [One]")
+    assert diagnosis.unschedulable_plugins == {"One", "Asked"}
+    assert diagnosis.sentence() == "0/3 nodes are available: 1 Asked says no, 2 node(s) didn't satisfy plugin(s) [One]."
+
+
+def test_several_that_narrow_are_intersected() -> None:
+    outcome, _ = pre_filter(Early("Two", narrow("a", "b")), Early("One", narrow("b", "c")), Early("All"))
+    assert outcome.names == {"b"}
+    assert outcome.narrowed_by == {"One", "Two"}
+    diagnosis = run(Early("Two", narrow("a", "b")), Early("One", narrow("b", "c")))
+    assert diagnosis.status(0).message == "node(s) didn't satisfy plugin(s) [One Two]"
+
+
+@pytest.mark.parametrize(
+    ("plugins", "words"),
+    [
+        pytest.param([Early("One", narrow())], "node(s) didn't satisfy plugin One", id="one"),
+        pytest.param(
+            [Early("Two", narrow("a")), Early("One", narrow("b"))],
+            "node(s) didn't satisfy plugin(s) [One Two] simultaneously",
+            id="two",
+        ),
+    ],
+)
+def test_nothing_left_is_a_rejection_by_all_who_narrowed(plugins: list[Early], words: str) -> None:
+    later = Early("Later", refuses="a")
+    diagnosis = run(*plugins, later)
+    assert diagnosis.status(0) == unresolvable(words)
+    assert later.pre_filters == 0
+    assert diagnosis.unschedulable_plugins == {plugin.name for plugin in plugins}
+    assert diagnosis.sentence() == f"0/3 nodes are available: {words}."
+
+
+def test_only_names_that_nobody_has() -> None:
+    asked = Early("Asked")
+    diagnosis = run(Early("One", narrow("x", "y")), asked)
+    assert asked.asked == []
+    assert diagnosis.sentence() == "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [One]."
+
+
+def test_who_narrowed_has_no_part_in_anothers_unresolvable_answer() -> None:
+    diagnosis = run(Early("One", narrow("a")), Early("Never", unresolvable("never")))
+    assert diagnosis.unschedulable_plugins == {"Never"}
+
+
+def test_who_narrowed_has_a_part_in_an_unschedulable_answer() -> None:
+    diagnosis = run(Early("One", narrow("a")), Early("NotNow", unschedulable("not now")))
+    assert diagnosis.unschedulable_plugins == {"One", "NotNow"}
+
+
+# Filter
+
+
+def test_the_first_filter_that_fails_gives_the_reasons() -> None:
+    first, second = Table("First", ("a", "too small")), Table("Second", ("a b", "too far"))
+    assert by_node(run(first, second)) == {
+        "a": ("Unschedulable", "First", "too small"),
+        "b": ("Unschedulable", "Second", "too far"),
+        "c": OK,
+    }
+
+
+def test_one_plugin_may_have_several_reasons_for_a_node() -> None:
+    diagnosis = run(Table("Many", ("a b", "Insufficient cpu"), ("a", "Insufficient memory")))
+    assert by_node(diagnosis)["a"] == ("Unschedulable", "Many", "Insufficient cpu, Insufficient memory")
+    assert diagnosis.histogram() == {"Insufficient cpu": 2, "Insufficient memory": 1}
+
+
+def test_a_node_is_unresolvable_if_one_of_its_reasons_is() -> None:
+    for reasons in ((no("soft"), no("hard", resolvable=False)), (no("hard", resolvable=False), no("soft"))):
+        diagnosis = run(Table("Many", *(("a", reason) for reason in reasons)))
+        assert diagnosis.status(0).code is Code.UNRESOLVABLE
+        assert set(diagnosis.status(0).reasons) == {"soft", "hard"}
+
+
+def test_fit_tells_all_that_is_missing() -> None:
+    fit = make_plugin(NodeResourcesFit)
+    pod = make_pod(requests={"cpu": "100", "memory": "100Gi"})
+    assert by_node(run(fit, pod=pod))["a"] == (
+        "UnschedulableAndUnresolvable",
+        fit.name,
+        "Insufficient cpu, Insufficient memory",
+    )
+
+
+def test_a_one_node_filter_is_asked_about_survivors_only() -> None:
+    asked = Early("Asked", refuses="c", with_status=unresolvable("not here", "nor there"))
+    diagnosis = run(Table("First", ("a", "no")), asked)
+    assert asked.asked == ["b", "c"]
+    assert by_node(diagnosis)["c"] == ("UnschedulableAndUnresolvable", "Asked", "not here, nor there")
+
+
+def test_many_nodes_with_one_reason_cost_one_reason() -> None:
+    diagnosis = run(Early("Asked", refuses="a b c"))
+    assert [reason.text for reason in diagnosis.verdicts.reasons] == ["Asked says no"]
+    assert diagnosis.histogram() == {"Asked says no": 3}
+
+
+def test_a_filter_that_walks_over_nodes_gets_only_what_is_left() -> None:
+    walker, whole = PerRow("Walker", ("b", "walked into it")), Table("Whole")
+    diagnosis = run(Table("First", ("a", "no")), walker, whole)
+    assert walker.asked == [["b", "c"]]
+    assert whole.asked == [["a", "b", "c"]]
+    assert by_node(diagnosis)["b"] == ("Unschedulable", "Walker", "walked into it")
+    assert by_node(diagnosis)["c"] == OK
+
+
+def test_nobody_is_asked_when_no_node_is_left() -> None:
+    later = Table("Later")
+    run(Table("First", ("a b c", "no")), later)
+    assert later.asked == []
+
+
+def test_pending_is_remembered_as_such() -> None:
+    diagnosis = run(Table("Outside", ("a", no("not ready", code=Code.PENDING))), Table("Other", ("b", "no")))
+    assert diagnosis.status(0).code is Code.PENDING
+    assert diagnosis.pending_plugins == {"Outside"}
+    assert diagnosis.unschedulable_plugins == {"Outside", "Other"}
+
+
+SKIPPED = 'running "Odd" filter plugin: answered Skip, which is no answer to filter'
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        pytest.param(
+            Table("Odd", ("a", no("no state", code=Code.ERROR))), 'running "Odd" filter plugin: no state', id="table"
+        ),
+        pytest.param(
+            Early("Odd", refuses="a", with_status=error("broke")), 'running "Odd" filter plugin: broke', id="one"
+        ),
+        pytest.param(Early("Odd", refuses="a", with_status=SKIP), SKIPPED, id="skip"),
+    ],
+)
+def test_an_error_says_whose_it_is(plugin: Any, words: str) -> None:
+    diagnosis = run(plugin)
+    assert diagnosis.status(0).code is Code.ERROR
+    assert diagnosis.status(0).message == words
+    assert "Odd" not in diagnosis.unschedulable_plugins
+
+
+class Nonsense:
+    name = "Odd"
+
+    def __init__(self, answer: Callable[[int], Any]) -> None:
+        self.answer = answer
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Any:  # noqa: ARG002
+        return self.answer(len(nodes))
+
+
+def _raise(_: int) -> Any:
+    raise KeyError("zone")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(lambda _: ["no"], "yielded 'no', which is no Rejection", id="no-rejection"),
+        pytest.param(
+            lambda n: [Rejection(np.ones(n + 1, dtype=np.bool_), "x")],
+            r"a mask of 3 booleans is needed, one a node; got shape \(4,\) of bool",
+            id="wrong-length",
+        ),
+        pytest.param(
+            lambda n: [Rejection(np.ones(n, dtype=np.int64), "x")],  # type: ignore[arg-type]
+            r"a mask of 3 booleans is needed, one a node; got shape \(3,\) of int64",
+            id="wrong-type",
+        ),
+        pytest.param(
+            lambda n: [Rejection([True] * n, "x")],  # type: ignore[arg-type]
+            "a mask of 3 booleans is needed, one a node; got list",
+            id="a-list",
+        ),
+        pytest.param(
+            lambda n: [Rejection(np.ones(n, dtype=np.bool_), "x", code=Code.SKIP)],
+            r"<Code.SKIP: 5> is no way to reject a node",
+            id="wrong-code",
+        ),
+        pytest.param(lambda _: 7, "filter_nodes yields Rejections; got int", id="not-iterable"),
+        pytest.param(lambda _: None, "filter_nodes yields Rejections; got None", id="nothing"),
+        pytest.param(
+            lambda n: np.ones(n, dtype=np.bool_),
+            r"filter_nodes yields Rejections; got shape \(3,\) of bool",
+            id="a-mask-alone",
+        ),
+        pytest.param(_raise, r"KeyError: 'zone' \(test_filtering.py:\d+\)", id="raises"),
+    ],
+)
+def test_nonsense_from_a_filter_is_an_error_on_every_node(answer: Callable[[int], Any], words: str) -> None:
+    diagnosis = run(Nonsense(answer))
+    for row in range(3):
+        assert diagnosis.status(row).code is Code.ERROR
+        assert diagnosis.status(row).plugin == "Odd"
+        assert re.fullmatch(f'running "Odd" filter plugin: {words}', diagnosis.status(row).message)
+
+
+def test_a_look_at_one_row_leaves_the_others_alone() -> None:
+    asked = Early("Asked")
+    runner, cycle = filtering(asked), make_cycle(make_pod(), cluster())
+    diagnosis = runner.diagnose(cycle, PreFilterOutcome(), only=np.array([1]))
+    assert asked.asked == ["b"]
+    assert [name for name, _ in diagnosis.by_node()] == ["b"]
+
+
+# nominated pods
+
+SLOTS: Key[list[int]] = Key("Slots", clone=list)
+
+
+class Room:
+    """Lets at most so many pods onto a node, and counts the pods that are tried by its own state."""
+
+    name = "Room"
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.judged: list[int] = []
+
+    def pre_filter(self, cycle: Cycle) -> None:
+        cycle.put(SLOTS, [0])
+
+    def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        assert info in node.pods
+        cycle.get(SLOTS)[0] += 1
+
+    def remove_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> None:
+        assert info not in node.pods
+        cycle.get(SLOTS)[0] -= 1
+
+    def filter(self, cycle: Cycle, node: NodeView) -> Status | None:
+        assert cycle.get(SLOTS)[0] in (0, len(node.pods))
+        self.judged.append(len(node.pods))
+        return unschedulable("full") if len(node.pods) >= self.room else None
+
+
+def guests(**nodes: list[Pod]) -> FakeNominations:
+    return FakeNominations({name: [PodInfo(pod) for pod in pods] for name, pods in nodes.items()})
+
+
+@pytest.mark.parametrize(
+    ("guest", "counted"),
+    [
+        pytest.param(make_pod("g", priority=5), True, id="equal-priority"),
+        pytest.param(make_pod("g", priority=9), True, id="higher"),
+        pytest.param(make_pod("g", priority=4), False, id="lower"),
+        pytest.param(make_pod("pod", priority=9), False, id="the-pod-itself"),
+    ],
+)
+def test_room_is_kept_for_nominated_pods(guest: Pod, counted: bool) -> None:
+    diagnosis = run(Room(1), pod=make_pod("pod", priority=5), nominations=guests(b=[guest]))
+    expected = ("Unschedulable", "Room", "full") if counted else OK
+    assert by_node(diagnosis) == {"a": OK, "b": expected, "c": OK}
+    assert diagnosis.unschedulable_plugins == ({"Room"} if counted else set())
+
+
+def test_a_node_must_fit_with_and_without_its_guests() -> None:
+    room = Room(2)
+    assert by_node(run(room, nominations=guests(b=[make_pod("g")])))["b"] == OK
+    assert sorted(room.judged) == [0, 0, 0, 1]
+
+
+class Crowded:
+    """Rejects nodes by their pods alone, so that all may be judged at once."""
+
+    name = "Crowded"
+
+    def __init__(self, broken_on: str = "") -> None:
+        self.broken_on = broken_on
+        self.asked: list[list[str]] = []
+
+    def filter_nodes(self, cycle: Cycle, nodes: NodeTable) -> Iterable[Rejection]:  # noqa: ARG002
+        self.asked.append(list(nodes.names))
+        crowds = [list(nodes.columns.pods[row]) for row in nodes.rows.tolist()]
+        if any(crowds) and self.broken_on in nodes.names:
+            raise RuntimeError("cannot count")
+        yield Rejection(np.array([len(crowd) == 1 for crowd in crowds], dtype=np.bool_), "crowded")
+        yield Rejection(np.array([len(crowd) > 1 for crowd in crowds], dtype=np.bool_), "packed")
+
+
+def test_all_nodes_with_guests_are_judged_at_once() -> None:
+    crowded = Crowded()
+    nominations = guests(c=[make_pod("g"), make_pod("h")], b=[make_pod("i")], gone=[make_pod("j")])
+    diagnosis = run(crowded, nominations=nominations)
+    assert by_node(diagnosis) == {
+        "a": OK,
+        "b": ("Unschedulable", "Crowded", "crowded"),
+        "c": ("Unschedulable", "Crowded", "packed"),
+    }
+    assert crowded.asked == [["a", "b", "c"], ["c", "b"]]
+    assert diagnosis.histogram() == {"crowded": 1, "packed": 1}
+
+
+def test_where_that_breaks_each_is_judged_alone() -> None:
+    crowded = Crowded(broken_on="c")
+    diagnosis = run(crowded, nominations=guests(c=[make_pod("g")], b=[make_pod("h")]))
+    assert by_node(diagnosis)["b"] == ("Unschedulable", "Crowded", "crowded")
+    assert diagnosis.status(2).code is Code.ERROR
+    assert crowded.asked == [["a", "b", "c"], ["c", "b"], ["c"], ["b"]]
+
+
+def test_a_pod_that_needs_its_guests_does_not_fit() -> None:
+    class WantsCompany(Room):
+        def filter(self, cycle: Cycle, node: NodeView) -> Status | None:  # noqa: ARG002
+            return None if node.pods else unschedulable("lonely")
+
+    diagnosis = run(WantsCompany(9), nominations=guests(b=[make_pod("g")]))
+    assert by_node(diagnosis)["b"] == ("Unschedulable", "Room", "lonely")
+
+
+def test_guests_of_unknown_or_unlooked_nodes_do_not_matter() -> None:
+    nominations = guests(gone=[make_pod("g")], b=[make_pod("h")])
+    diagnosis = run(Early("One", narrow("a")), Room(1), nominations=nominations)
+    assert by_node(diagnosis) == {"a": OK}
+
+
+def test_the_plugin_that_rejects_with_guests_is_the_rejector() -> None:
+    full = Room(1)
+    after = Table("After", ("b", "no"))
+    diagnosis = run(full, after, nominations=guests(b=[make_pod("g")]))
+    assert by_node(diagnosis)["b"] == ("Unschedulable", "Room", "full")
+    assert diagnosis.unschedulable_plugins == {"Room"}
+    assert diagnosis.histogram() == {"full": 1}
+
+
+def test_a_state_that_cannot_follow_is_an_error() -> None:
+    class Breaks(Room):
+        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Any:  # noqa: ARG002
+            return error("lost count")
+
+    diagnosis = run(Breaks(9), nominations=guests(b=[make_pod("g")]))
+    assert diagnosis.status(1) == error('running AddPod on PreFilter plugin "Room": lost count').by("Room")
+
+
+def test_trying_pods_on_a_fork() -> None:
+    room = Room(1)
+    runner, cycle = filtering(room), make_cycle(make_pod(), cluster())
+    runner.pre_filter(cycle)
+    trial: Cycle = cycle.clone()
+    fork: NodeColumns = cycle.snapshot.nodes.fork([0])
+    guest = PodInfo(make_pod("g"))
+    assert runner.add_pod(trial, fork, guest) == SUCCESS
+    assert runner.judge(trial, fork) == unschedulable("full").by("Room")
+    assert runner.remove_pod(trial, fork, guest) == SUCCESS
+    assert runner.judge(trial, fork) == SUCCESS
+    assert cycle.get(SLOTS) == [0]
+
+
+def test_a_skipped_plugin_is_not_told_about_tried_pods() -> None:
+    class Skips(Room):
+        def pre_filter(self, cycle: Cycle) -> Any:  # noqa: ARG002
+            return SKIP
+
+    runner, cycle = filtering(Skips(0)), make_cycle(make_pod(), cluster())
+    runner.pre_filter(cycle)
+    fork = cycle.snapshot.nodes.fork([0])
+    assert runner.add_pod(cycle, fork, PodInfo(make_pod("g"))) == SUCCESS
+    assert runner.judge(cycle, fork) == SUCCESS
+
+
+def test_judging_a_fork_counts_its_guests() -> None:
+    runner = filtering(Room(1), nominations=guests(a=[make_pod("g")]))
+    cycle = make_cycle(make_pod(), cluster())
+    runner.pre_filter(cycle)
+    assert runner.judge(cycle, cycle.snapshot.nodes.fork([0])).message == "full"
+    assert runner.judge(cycle, cycle.snapshot.nodes.fork([1])) == SUCCESS
+
+
+def test_a_state_that_raises_is_an_error_too() -> None:
+    class Raises(Room):
+        def add_pod(self, cycle: Cycle, info: PodInfo, node: NodeView) -> Any:  # noqa: ARG002
+            raise KeyError("count")
+
+    status = run(Raises(9), nominations=guests(b=[make_pod("g")])).status(1)
+    assert status.code is Code.ERROR
+    assert status.message.startswith(
+        "running AddPod on PreFilter plugin \"Room\": KeyError: 'count' (test_filtering.py:"
+    )

@@ -1,0 +1,170 @@
+"""What a class must look like to be a plugin: what is refused names what was meant, what works is let in."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.app import known_plugins
+from bayplan.errors import PluginError
+from bayplan.framework import row_alone
+from bayplan.framework.api.extension_points import ATTEMPT_ORDER
+from bayplan.framework.runtime import plugin_contract
+from bayplan.framework.runtime.plugin_contract import SHAPES, check
+from bayplan.framework.runtime.plugin_discovery import with_plugins_from
+from bayplan.framework.runtime.registry import Registry
+
+
+def made(**members: Any) -> type[Any]:
+    return type("Made", (), {"name": "Mine", "filter": one_node, **members})
+
+
+def one_node(self: Any, cycle: Any, node: Any) -> None: ...
+def anything(self: Any, *_: Any) -> None: ...
+async def awaited(self: Any, cycle: Any, node_name: Any) -> None: ...
+def yielding(*_: Any) -> Iterator[None]:
+    yield None
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator as authors use them."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+MISSPELT = [
+    pytest.param(made(look_at_pods=False), "has an attribute look_at_pods; is looks_at_pods meant?", id="flag"),
+    pytest.param(made(looks_at_pod=False), "looks_at_pod; is looks_at_pods meant?", id="another-letter"),
+    pytest.param(made(compare_candidates=True), "compare_candidates; is compares_candidates meant?", id="compares"),
+    pytest.param(made(cure_by=()), "has an attribute cure_by; is cured_by meant?", id="cures"),
+    pytest.param(made(depend_on=row_alone), "has a method depend_on; is depends_on meant?", id="depends"),
+    pytest.param(made(signatur=anything), "has a method signatur; is signature meant?", id="signature"),
+    pytest.param(made(filter=None, flter=one_node), "has filter = None; it takes a method", id="none"),
+    pytest.param(type("Made", (), {"name": "Mine", "flter": one_node}), "flter; is filter meant", id="nothing-else"),
+    pytest.param(
+        type("Made", (made(),), {"normalise": anything, "score": one_node}), "normalise; is normalize", id="below"
+    ),
+    pytest.param(type("Made", (made(scor=one_node),), {}), "scor; is score meant?", id="inherited"),
+    pytest.param(made(per_rows=staticmethod(anything)), "per_rows; is per_row meant?", id="a-method-for-a-flag"),
+]
+
+OF_ANOTHER_KIND = [
+    pytest.param(made(depends_on="row"), "has depends_on = 'row'; it takes a method, or leave it out", id="depends"),
+    pytest.param(made(signature=5), "has signature = 5; it takes a method", id="signature"),
+    pytest.param(made(score=7), "has score = 7; it takes a method", id="score"),
+    pytest.param(made(looks_at_pods="no"), "has looks_at_pods = 'no'; it takes True or False", id="text-for-a-flag"),
+    pytest.param(
+        made(looks_at_pods=anything), "has looks_at_pods = a method; it takes True or False", id="method-for-a-flag"
+    ),
+    pytest.param(made(per_row=1), "has per_row = 1; it takes True or False", id="number-for-a-flag"),
+    pytest.param(made(ARGS="x" * 99), r"has ARGS = 'x+\.\.\.; it takes an ArgsKind or nothing", id="args"),
+]
+
+OTHER_PARAMETERS = [
+    pytest.param(
+        made(filter=lambda self, cycle: None),  # noqa: ARG005
+        r"has a method filter\(self, cycle\); it is called as filter\(self, cycle, node\)",
+        id="too-few",
+    ),
+    pytest.param(
+        made(filter=lambda self, cycle, node, more: None),  # noqa: ARG005
+        r"filter\(self, cycle, node, more\); it is called as",
+        id="too-many",
+    ),
+    pytest.param(made(depends_on=lambda cycle: 0), r"depends_on\(cycle\); it is called as", id="no-self"),  # noqa: ARG005
+    pytest.param(made(signature=lambda self, *, pod: 0), r"signature\(self, pod\); it is", id="by-keyword"),  # noqa: ARG005
+    pytest.param(
+        made(score=staticmethod(one_node)),
+        r"has a method score\(self, cycle, node\); it is called as score\(cycle, node\)",
+        id="static-with-self",
+    ),
+    pytest.param(
+        made(factory=lambda cls, args, handle: cls()),  # noqa: ARG005
+        r"has factory\(cls, args, handle\); it is called on the class as factory\(args, handle\)",
+        id="factory-that-is-no-class-method",
+    ),
+    pytest.param(made(close=one_node), r"close\(self, cycle, node\); it is called as close\(self\)", id="close"),
+]
+
+WITH_CAPITALS = [
+    pytest.param(made(score=one_node, Filter=one_node), "has a method Filter; is filter meant?", id="capital"),
+    pytest.param(made(score=one_node, preFilter=anything), "has a method preFilter; is pre_filter meant?", id="camel"),
+    pytest.param(made(score=one_node, args=5), "has an attribute args; is ARGS meant?", id="args"),
+]
+
+OF_ANOTHER_MANNER = [
+    pytest.param(made(bind=anything), "has a plain bind; it is awaited, so it is an async def", id="bind"),
+    pytest.param(made(pre_bind=anything), "has a plain pre_bind", id="pre-bind"),
+    pytest.param(made(post_bind=traced(anything)), "has a plain post_bind", id="decorated"),
+    pytest.param(made(filter=awaited), "has an async filter; nothing waits at this point", id="filter"),
+    pytest.param(made(permit=awaited), "has an async permit", id="permit"),
+    pytest.param(made(score_nodes=yielding), "has a score_nodes with a yield in it; it returns its answer", id="yield"),
+]
+
+ALONE = [
+    pytest.param(made(normalize=anything), "has normalize but not score_nodes or score", id="normalize"),
+    pytest.param(made(add_pod=anything, remove_pod=anything), "has add_pod but not pre_filter", id="pods"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"), [*MISSPELT, *WITH_CAPITALS, *OF_ANOTHER_KIND, *OTHER_PARAMETERS, *OF_ANOTHER_MANNER, *ALONE]
+)
+def test_what_cannot_work_is_refused_with_what_was_meant(plugin: type[Any], words: str) -> None:
+    with pytest.raises(PluginError, match=f'plugin "Mine" .*{words}'):
+        Registry.of(plugin)
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        pytest.param(made(scores={"a": 1}, names=["a"]), id="data-that-is-called-like-a-method"),
+        pytest.param(made(node_price=anything, reserved=()), id="own-names"),
+        pytest.param(made(_look_at_pods=False), id="private"),
+        pytest.param(made(filter_nodes=yielding), id="filter-nodes-yields"),
+        pytest.param(made(filter_nodes=anything), id="filter-nodes-returns"),
+        pytest.param(made(bind=awaited), id="async-bind"),
+        pytest.param(made(bind=traced(awaited)), id="decorated-async-bind"),
+        pytest.param(made(bind=functools.partial(awaited, None)), id="partial"),
+        pytest.param(made(filter=traced(one_node)), id="decorated"),
+        pytest.param(made(filter=lambda *_: None), id="any-arguments"),
+        pytest.param(made(filter=lambda _self, _cycle, _node, more=3: more), id="one-more-with-a-default"),
+        pytest.param(made(score=staticmethod(lambda _cycle, _node: 1)), id="static"),
+        pytest.param(made(score=classmethod(one_node)), id="class-method"),
+        pytest.param(made(signature=str), id="a-class-as-a-function"),
+        pytest.param(made(depends_on=row_alone, looks_at_pods=False), id="what-it-says-of-itself"),
+        pytest.param(made(factory=classmethod(lambda cls, _args, _handle: cls())), id="factory"),
+        pytest.param(made(factory=staticmethod(lambda _args, _handle: None)), id="static-factory"),
+    ],
+)
+def test_what_works_is_let_in(plugin: type[Any]) -> None:
+    assert "Mine" in Registry.of(plugin)
+
+
+def test_every_method_of_a_point_has_a_shape() -> None:
+    assert {method for point in ATTEMPT_ORDER for method in point.methods} <= set(SHAPES)
+    assert {name for name, shape in SHAPES.items() if shape.awaited} == {"pre_bind", "bind", "post_bind"}
+
+
+def test_what_is_shipped_is_in_order() -> None:
+    shipped = {entry.plugin for entry in known_plugins()}
+    plugin_contract._passed.clear()
+    for plugin in shipped:
+        check(plugin)
+    assert set(plugin_contract._passed) == shipped != set()
+
+
+def test_a_file_whose_only_method_is_misspelt_says_so(tmp_path: Path) -> None:
+    (tmp_path / "typo.py").write_text('class Typo:\n    name = "Typo"\n    def flter(self, cycle, node): ...\n')
+    tmp_path.chmod(0o755)
+    (tmp_path / "typo.py").chmod(0o644)
+    with pytest.raises(PluginError, match=r"typo\.py defines no plugin: Typo has a method flter; is filter meant\?"):
+        with_plugins_from(Registry(), tmp_path)

@@ -1,0 +1,85 @@
+"""The definitions of Volcano's kinds: their names, their fields, and which of them a cluster lacks."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from bayplan.objects.kinds import KINDS
+from bayplan.objects.volcano.definitions import missing_definitions, volcano_definitions
+
+CLIENT_SIDE_APPLY_LIMIT = 262_144
+"""`kubectl apply` keeps a copy of what it applied in an annotation, which may not be longer."""
+
+
+def definition(name: str) -> dict[str, Any]:
+    return next(each for each in volcano_definitions() if each["metadata"]["name"] == name)
+
+
+def schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = definition(name)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "scope", "status"),
+    [
+        ("commands.bus.volcano.sh", "v1alpha1", "Namespaced", False),
+        ("cronjobs.batch.volcano.sh", "v1alpha1", "Namespaced", True),
+        ("hypernodes.topology.volcano.sh", "v1alpha1", "Cluster", True),
+        ("jobflows.flow.volcano.sh", "v1alpha1", "Namespaced", True),
+        ("jobs.batch.volcano.sh", "v1alpha1", "Namespaced", True),
+        ("jobtemplates.flow.volcano.sh", "v1alpha1", "Namespaced", True),
+        ("nodeshards.shard.volcano.sh", "v1alpha1", "Cluster", True),
+        ("numatopologies.nodeinfo.volcano.sh", "v1alpha1", "Cluster", False),
+        ("podgroups.scheduling.volcano.sh", "v1beta1", "Namespaced", False),
+        ("queues.scheduling.volcano.sh", "v1beta1", "Cluster", True),
+    ],
+)
+def test_group_version_scope_and_status(name: str, version: str, scope: str, status: bool) -> None:
+    spec = definition(name)["spec"]
+    assert (spec["scope"], [each["name"] for each in spec["versions"]]) == (scope, [version])
+    assert ("status" in spec["versions"][0].get("subresources", {})) is status
+
+
+def test_there_are_ten() -> None:
+    assert len(volcano_definitions()) == 10
+
+
+def test_a_pod_template_is_whole() -> None:
+    task = schema("jobs.batch.volcano.sh")["properties"]["spec"]["properties"]["tasks"]["items"]["properties"]
+    containers = task["template"]["properties"]["spec"]["properties"]["containers"]
+    assert containers["items"]["properties"]["image"] == {"type": "string"}
+    assert containers["items"]["required"] == ["name"]
+
+
+def test_no_reference_is_left_and_no_prose() -> None:
+    text = json.dumps(volcano_definitions())
+    assert '"$"' not in text
+    assert '"description": "' not in text
+
+
+def test_each_can_be_applied_by_kubectl() -> None:
+    assert [each["metadata"]["name"] for each in volcano_definitions() if len(json.dumps(each)) > 200_000] == []
+    assert max(len(json.dumps(each)) for each in volcano_definitions()) < CLIENT_SIDE_APPLY_LIMIT
+
+
+def test_every_kind_of_volcano_that_we_read_is_defined() -> None:
+    defined = {f"{each['spec']['names']['plural']}.{each['spec']['group']}" for each in volcano_definitions()}
+    assert {f"{kind.plural}.{kind.group}" for kind in KINDS if kind.group.endswith("volcano.sh")} <= defined
+
+
+def test_what_is_installed_with_the_same_version_is_not_missing() -> None:
+    theirs = copy.deepcopy(definition("queues.scheduling.volcano.sh"))
+    theirs["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": {"type": "object"}}
+    missing = {each["metadata"]["name"] for each in missing_definitions([theirs])}
+    assert missing == {each["metadata"]["name"] for each in volcano_definitions()} - {"queues.scheduling.volcano.sh"}
+
+
+def test_one_with_another_version_only_is_missing() -> None:
+    theirs = copy.deepcopy(definition("queues.scheduling.volcano.sh"))
+    theirs["spec"]["versions"][0]["name"] = "v1alpha1"
+    assert definition("queues.scheduling.volcano.sh") in list(missing_definitions([theirs]))

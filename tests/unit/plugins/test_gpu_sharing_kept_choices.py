@@ -1,0 +1,55 @@
+"""What GpuSharing keeps of the pods that it has given devices to, in an engine that lives on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.app import known_plugins
+from bayplan.framework.api.handle import Handle
+from bayplan.objects.kai.bind_request import BindRequestStatus
+from bayplan.plugins.gpu_sharing import GpuSharing
+from bayplan.testing import make_node, make_pod
+from support.fakes.http_server import until
+from support.harness.live_scheduler import as_server, asking_the_binder, by_requests
+
+NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvidia.com/gpu": "2", "pods": "110"})
+
+
+@pytest.mark.parametrize("end", ["bound", "deleted", "given up"])
+def test_a_choice_is_kept_as_long_as_its_pod_waits(end: str) -> None:
+    made: list[GpuSharing] = []
+
+    class Remembered(GpuSharing):
+        name = "Remembered"
+
+        @classmethod
+        def factory(cls, args: object, handle: Handle) -> GpuSharing:
+            made.append(super().factory(args, handle))
+            return made[-1]
+
+    async def run() -> None:
+        pod = make_pod("web", annotations={"gpu-fraction": "0.5"})
+        registry: Any = known_plugins().with_plugins(Remembered)
+        async with asking_the_binder(NODE, config=by_requests("Remembered"), registry=registry) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            await until(lambda: rig.live.with_the_binder == 1)
+            (plugin,) = (each for each in made if each._choices)
+            assert list(plugin._choices) == [pod.uid]
+            assert rig.live.requests is not None
+            request = rig.live.requests.known[pod.key]
+            if end == "deleted":
+                rig.live.hear(pod, None)
+            elif end == "bound":
+                rig.live.hear(None, replace(request, status=BindRequestStatus(phase="Succeeded")))
+            else:
+                failed = BindRequestStatus(phase="Failed", failed_attempts=3, reason="not now")
+                rig.live.hear(None, replace(request, status=failed))
+            await until(lambda: rig.live.under_way == 0)
+            assert plugin._choices == {}
+
+    asyncio.run(run())

@@ -1,0 +1,89 @@
+"""What the queue takes from an engine: gates with the one first that holds the pod, cures, order, backoff."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from bayplan.app import known_plugins
+from bayplan.cache import Cache
+from bayplan.clock import ManualClock
+from bayplan.config.load import load
+from bayplan.framework.api.status import Code, Status, unresolvable
+from bayplan.framework.runtime.event_registrations import EVERYTHING
+from bayplan.objects.core import Pod
+from bayplan.queue import SchedulingQueue
+from bayplan.scheduler.engine import PodEngine
+from bayplan.scheduler.live.queue_factory import queue_for, queue_profiles
+from support.builders.framework import make_pod
+
+HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+ASKED: list[str] = []
+
+
+class Early:
+    name = "Early"
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        ASKED.append(self.name)
+        return unresolvable("too early") if pod.labels.get("early") else None
+
+
+class Late(Early):
+    name = "Late"
+
+    def pre_enqueue(self, pod: Pod) -> Status | None:
+        ASKED.append(self.name)
+        if pod.labels.get("broken"):
+            raise KeyError("broken")
+        return unresolvable("too late") if pod.labels.get("late") else None
+
+
+def engine(text: str = "", *plugins: Any) -> PodEngine:
+    registry = known_plugins().with_plugins(*plugins)
+    names = "".join(f"\n      - name: {plugin.name}" for plugin in plugins)
+    profiles = f"profiles:\n- plugins:\n    multiPoint:\n      enabled:{names}\n" if plugins else ""
+    configuration = load(HEAD + text + profiles, args_kinds=registry.args_kinds)
+    return PodEngine(configuration, registry, Cache(), clock=ManualClock(), chance=random.Random(0))
+
+
+def test_the_plugin_that_holds_a_pod_is_asked_first() -> None:
+    (profile,) = queue_profiles(engine("", Early, Late)).values()
+    both = make_pod(labels={"early": "yes", "late": "yes"})
+    for first, plugin in (("", "Early"), ("Late", "Late"), ("Early", "Early"), ("Unknown", "Early")):
+        ASKED.clear()
+        status = profile.gate(both, first)
+        assert (status.plugin, ASKED) == (plugin, [plugin])
+
+
+def test_a_gate_that_breaks_keeps_the_pod_out_and_is_named_every_time() -> None:
+    (profile,) = queue_profiles(engine("", Early, Late)).values()
+    for _ in range(12):  # some of the calls are timed, most are not
+        status = profile.gate(make_pod(labels={"broken": "yes"}), "")
+        assert (status.code, status.plugin) == (Code.ERROR, "Late")
+        assert "KeyError" in status.message
+
+
+def test_what_an_extender_refused_is_cured_by_everything() -> None:
+    (plain,) = queue_profiles(engine()).values()
+    (extended,) = queue_profiles(engine("extenders:\n- urlPrefix: http://localhost:1\n  filterVerb: filter\n")).values()
+    assert "Extender" not in plain.cures
+    assert extended.cures["Extender"] == EVERYTHING
+
+
+def test_the_configuration_says_how_long_pods_back_off() -> None:
+    clock = ManualClock()
+    one = engine("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 5\n")
+    queue = queue_for(one, SchedulingQueue, clock=clock)
+    pod = make_pod()
+    one.pending[pod.uid] = pod
+    queue.add(pod)
+    waits = []
+    for _ in range(3):
+        queued = queue.pop()
+        assert queued is not None
+        queue.requeue(queued)
+        waits.append((queue.backs_off_until(queued) - clock.now()).total_seconds())
+        clock.advance(10)
+        queue.flush()
+    assert waits == [3, 5, 5]

@@ -1,0 +1,811 @@
+"""The scheduling queue: who is next, who waits for what, and what the numbers say."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.framework.api.events import (
+    Action,
+    ClusterEvent,
+    Cure,
+    Hint,
+    Reads,
+    Resource,
+    nothing,
+)
+from bayplan.framework.api.status import SUCCESS, Status, unresolvable
+from bayplan.framework.runtime.nominator import NominationLedger
+from bayplan.framework.runtime.object_changes import ASSIGNED_POD_ADD, NODE_ADD, NODE_DELETE
+from bayplan.objects.core import DEFAULT_SCHEDULER_NAME, Pod, PodSchedulingGroup
+from bayplan.plugins.priority_sort import PrioritySort
+from bayplan.queue import (
+    Pool,
+    QueueCounters,
+    QueuedPod,
+    QueueProfile,
+    QueueSettings,
+    SchedulingQueue,
+    unschedulable_pods,
+)
+from bayplan.snapshot import PodInfo
+from support.builders.framework import changed, make_node, make_pod
+
+EVERYBODY = ClusterEvent(Resource.ANY, Action.ALL, "Everybody")
+GENERATED = ClusterEvent(Resource.RESOURCE_CLAIM, Action.UPDATE)
+
+
+def says(hint: Hint) -> Any:
+    return lambda _pod, _old, _new: hint
+
+
+def reading(label: str) -> Reads:
+    return lambda pod: pod.labels[label]
+
+
+class World:
+    """A queue with what surrounds it: one profile, a clock, the pods that exist, a gate that can be shut."""
+
+    def __init__(self, cures: dict[str, tuple[Cure, ...]] | None = None, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.pods: dict[str, Pod] = {}
+        self.ledger = NominationLedger()
+        self.counters = QueueCounters()
+        self.shut: dict[str, str] = {}  # pod -> the plugin that keeps it out
+        self.asked: list[tuple[str, str]] = []
+        self.queue = SchedulingQueue(
+            {DEFAULT_SCHEDULER_NAME: QueueProfile(cures or {}, self.gate)},
+            PrioritySort().sort_key,
+            clock=self.clock,
+            pods=self.pods,
+            nominations=self.ledger,
+            settings=QueueSettings(**settings),
+            recorder=self.counters,
+        )
+
+    def gate(self, pod: Pod, first: str) -> Status:
+        self.asked.append((pod.name, first))
+        plugin = self.shut.get(pod.name)
+        return SUCCESS if plugin is None else unresolvable("shut").by(plugin)
+
+    def add(self, name: str, **fields: Any) -> Pod:
+        pod = make_pod(name, **fields)
+        self.pods[pod.uid] = pod
+        self.clock.advance(0.001)
+        self.queue.add(pod)
+        return pod
+
+    def pop(self) -> QueuedPod:
+        queued = self.queue.pop()
+        assert queued is not None
+        return queued
+
+    def fail(self, name: str, *plugins: str, pending: tuple[str, ...] = (), **fields: Any) -> QueuedPod:
+        """Add a pod and have it rejected."""
+        self.add(name, **fields)
+        queued = self.pop()
+        assert queued.pod.name == name
+        self.queue.requeue(queued, plugins, pending)
+        return queued
+
+    def where(self, name: str) -> str:
+        queued = self.queue.get(f"default/{name}")
+        return "" if queued is None or queued.pool is None else queued.pool.value
+
+
+# order
+
+
+def test_the_more_important_pod_is_first_and_among_equals_who_waits_longer() -> None:
+    world = World()
+    for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
+        world.add(name, priority=priority)
+    assert [world.pop().pod.name for _ in range(4)] == ["b", "d", "a", "c"]
+    assert world.queue.pop() is None
+
+
+def test_a_pod_that_came_back_stands_behind_those_who_came_meanwhile() -> None:
+    world = World()
+    world.add("first")
+    queued = world.pop()
+    world.add("second")
+    world.clock.advance(20)
+    world.queue.requeue(queued)
+    world.clock.advance(20)
+    world.queue.flush()
+    assert [world.pop().pod.name for _ in range(2)] == ["second", "first"]
+    assert queued.attempts == 2
+
+
+def test_an_update_may_change_a_pods_place() -> None:
+    world = World()
+    world.add("a")
+    low = world.add("b")
+    high = changed(low, spec={"priority": 9})
+    world.pods[high.uid] = high
+    world.queue.update(low, high)
+    assert world.pop().pod is high
+
+
+def test_many_deletions_leave_no_trace() -> None:
+    world = World()
+    pods = [world.add(f"p{number}") for number in range(300)]
+    chance = random.Random(1)
+    gone = set(chance.sample(range(300), 280))
+    for number in gone:
+        world.queue.delete(pods[number])
+    left = [pods[number].name for number in range(300) if number not in gone]
+    assert [world.pop().pod.name for _ in left] == left
+    assert world.queue.pop() is None
+    assert len(world.queue) == 0
+
+
+# failing
+
+
+@pytest.mark.parametrize(
+    ("failures", "ready_after_s"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (9, 10), (80, 10)], ids=str
+)
+def test_who_fails_more_waits_longer(failures: int, ready_after_s: int) -> None:
+    world = World()
+    world.add("pod")
+    for _ in range(failures):
+        world.clock.advance(30)
+        world.queue.flush()
+        world.queue.requeue(world.pop())
+    until = world.queue.backs_off_until(world.queue.listing(Pool.ERROR_BACKOFF)[0])
+    assert until == world.clock.now().replace(microsecond=0) + timedelta(seconds=ready_after_s)
+
+
+def test_a_pod_is_ready_in_the_second_after_its_backoff() -> None:
+    world = World()
+    world.add("pod")
+    world.clock.advance(0.7 - world.clock.monotonic_s())
+    world.queue.requeue(world.pop())
+    world.clock.advance(0.3 + 0.999)  # 1.999: its backoff ends at 1.7, which is second 1
+    assert world.queue.flush() == 0
+    assert world.queue.next_wakeup_s() == 2.0
+    world.clock.advance(0.001)
+    assert world.queue.flush() == 1
+
+
+def test_an_error_backs_off_and_is_not_popped_early_while_a_rejected_pod_is() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world.fail("rejected", "P")
+    world.fail("broken")
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert (world.where("rejected"), world.where("broken")) == ("backoff", "errorBackoff")
+    assert world.pop().pod.name == "rejected"
+    assert world.queue.pop() is None
+    assert world.counters.incoming_pods["active", "PopFromBackoffQ"] == 1
+
+
+def test_without_early_pops_the_backoff_is_waited_for_to_the_end() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)}, pop_from_backoff=False)
+    world.fail("pod", "P")
+    start = world.clock.monotonic_s()
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert world.queue.pop() is None
+    wakeup = world.queue.next_wakeup_s()
+    assert wakeup is not None
+    assert start + 1.0 < wakeup < start + 1.00001
+    world.clock.advance(1.001)
+    world.shut["pod"] = "P"  # gates were not asked before, so they are now
+    assert world.queue.flush() == 0
+    assert world.where("pod") == "unschedulable"
+
+
+def test_no_limit_means_no_backoff() -> None:
+    world = World(max_backoff_s=0)
+    world.fail("pod")
+    assert world.where("pod") == "active"
+
+
+def test_an_error_after_rejections_counts_by_itself_and_ends_with_the_next_rejection() -> None:
+    world = World()
+    queued = world.fail("pod", "P")
+    world.queue.activate([queued.pod])
+    world.queue.requeue(world.pop(), ["P"])
+    assert (queued.unschedulable_count, queued.consecutive_errors) == (2, 0)
+    world.queue.activate([queued.pod])
+    world.queue.requeue(world.pop())
+    assert (queued.unschedulable_count, queued.consecutive_errors) == (2, 1)
+    world.queue.activate([queued.pod])
+    world.queue.requeue(world.pop(), ["P"])
+    assert (queued.unschedulable_count, queued.consecutive_errors) == (3, 0)
+
+
+def test_a_pod_comes_back_in_its_newest_version_or_not_at_all() -> None:
+    world = World()
+    old = world.add("pod")
+    queued = world.pop()
+    new = changed(old, metadata={"labels": {"a": "b"}})
+    world.pods[new.uid] = new
+    world.queue.update(old, new)
+    assert world.queue.requeue(queued, ["P"]) is Pool.PARKED
+    assert queued.pod is new
+    world.queue.activate([new])
+    popped = world.pop()
+    del world.pods[new.uid]
+    world.queue.delete(new)
+    assert world.queue.requeue(popped, ["P"]) is None
+    assert (len(world.queue), world.queue.in_flight()) == (0, [])
+
+
+def test_a_pod_that_somebody_else_placed_does_not_come_back() -> None:
+    world = World()
+    pod = world.add("pod")
+    queued = world.pop()
+    world.pods[pod.uid] = pod.bound_to("n")
+    assert world.queue.requeue(queued, ["P"]) is None
+
+
+def test_a_pod_that_is_queued_again_is_not_queued_twice() -> None:
+    world = World()
+    pod = world.add("pod")
+    queued = world.pop()
+    world.queue.done(pod.uid)
+    world.queue.update(pod, changed(pod, metadata={"labels": {"a": "b"}}))
+    assert world.queue.requeue(queued, ["P"]) is None
+    assert world.queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 0, "gated": 0}
+
+
+def test_a_pod_in_flight_is_not_popped_a_second_time() -> None:
+    world = World()
+    pod = world.add("pod")
+    world.pop()
+    world.queue.add(pod)
+    assert world.queue.pop() is None
+
+
+# events
+
+
+def test_an_event_wakes_those_whom_it_may_help_and_no_others() -> None:
+    world = World(
+        {
+            "Nodes": (Cure(Resource.NODE, Action.ADD),),
+            "Never": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP)),),
+            "Claims": (Cure(Resource.PERSISTENT_VOLUME_CLAIM, Action.ADD),),
+        }
+    )
+    for plugin in ("Nodes", "Never", "Claims", "Unheard"):
+        world.fail(plugin.lower(), plugin)
+    world.clock.advance(5)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
+    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["nodes"]
+    assert world.queue.move_all(NODE_DELETE, make_node(), None) == 0
+    assert world.queue.move_all(EVERYBODY) == 3
+
+
+def test_what_a_pod_waits_for_outside_spares_it_the_backoff() -> None:
+    cures = {
+        "Outside": (Cure(Resource.RESOURCE_CLAIM, Action.UPDATE, says(Hint.QUEUE), reads=nothing),),
+        "Inside": (Cure(Resource.RESOURCE_CLAIM, Action.UPDATE, says(Hint.QUEUE), reads=nothing),),
+    }
+    for order in (("Inside", "Outside"), ("Outside", "Inside")):
+        world = World({name: cures[name] for name in order})
+        world.fail("both", "Inside", "Outside", pending=("Outside",))
+        world.fail("inside", "Inside")
+        world.queue.move_all(GENERATED, None, make_node())
+        assert (world.where("both"), world.where("inside")) == ("active", "backoff")
+
+
+def test_priorities_above_the_ceiling_are_left_alone() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world.fail("low", "P", priority=1)
+    world.fail("high", "P", priority=2)
+    assert world.queue.move_all(NODE_ADD, None, make_node(), at_most=1) == 1
+    assert (world.where("low"), world.where("high")) == ("backoff", "unschedulable")
+
+
+def test_a_hint_is_asked_once_for_pods_that_it_cannot_tell_apart() -> None:
+    asked: Counter[str] = Counter()
+
+    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        asked[pod.labels["color"]] += 1
+        return Hint.QUEUE if pod.labels["color"] == "red" else Hint.SKIP
+
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, hint, reads=lambda pod: pod.labels["color"]),)})
+    for number in range(10):
+        world.fail(f"p{number}", "P", labels={"color": "red" if number % 2 else "blue"})
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 5
+    assert asked == {"red": 1, "blue": 1}
+    old = world.queue.listing(Pool.PARKED)[0].pod
+    new = changed(old, metadata={"labels": {"color": "red"}})
+    world.pods[new.uid] = new
+    world.queue.update(old, new)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
+def test_each_plugin_that_rejected_a_pod_is_asked_until_one_says_yes(judged: bool) -> None:
+    """Pods of one family: the first plugin says yes for some of them, and the second one for some of the others."""
+    asked: Counter[tuple[str, str]] = Counter()
+
+    def cure(label: str) -> Cure:
+        def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
+            asked[label, part] += 1
+            return Hint.QUEUE if part == "yes" else Hint.SKIP
+
+        def hint(pod: Pod, old: Any, new: Any) -> Hint:
+            return judge(pod.labels[label], old, new)
+
+        reads = reading(label)
+        if judged:
+            return Cure.sharing(Resource.NODE, Action.ADD, reads, judge)
+        return Cure(Resource.NODE, Action.ADD, hint, reads=reads)
+
+    world = World({label: (cure(label),) for label in "PQ"})
+    for first in ("yes", "no"):
+        for second in ("yes", "no"):
+            world.fail(f"{first}-{second}", "P", "Q", labels={"P": first, "Q": second})
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
+    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == ["no-no"]
+    assert asked == {("P", "yes"): 1, ("P", "no"): 1, ("Q", "yes"): 1, ("Q", "no"): 1}
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["by-a-pod", "by-what-is-read"])
+def test_pods_that_a_hint_cannot_read_are_asked_one_by_one(judged: bool) -> None:
+    """`reads` returns None for them: they share no answer, neither with one another nor with others."""
+
+    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if pod.name.startswith("yes") else Hint.SKIP
+
+    def judge(part: str, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if part == "green" else Hint.SKIP
+
+    cure = Cure(Resource.NODE, Action.ADD, hint, lambda pod: pod.labels.get("color"), judge if judged else None)
+    world = World({"P": (cure,)})
+    for name in ("yes-1", "no-1", "yes-2", "no-2"):
+        world.fail(name, "P")
+    world.fail("no-red", "P", labels={"color": "red"})
+    world.fail("yes-green", "P", labels={"color": "green"})
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 3
+    assert sorted(each.pod.name for each in world.queue.listing(Pool.PARKED)) == ["no-1", "no-2", "no-red"]
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_the_pod_that_an_event_is_about_stays_where_it_helps_the_others_only(name: str) -> None:
+    """The answer for the others is read off one of them, and not off the pod itself."""
+
+    def others(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.SKIP if new.uid == pod.uid else Hint.QUEUE
+
+    world = World({"P": (Cure(Resource.POD, Action.ADD, others, reads=nothing),)})
+    for each in ("a", "b", "c"):
+        world.fail(each, "P")
+    assert world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod(name, node="n")) == 2
+    assert [each.pod.name for each in world.queue.listing(Pool.PARKED)] == [name]
+
+
+@pytest.mark.parametrize(
+    ("priority", "place"),
+    [
+        pytest.param(0, "backoff", id="below"),
+        pytest.param(1, "backoff", id="at-it"),
+        pytest.param(2, "unschedulable", id="above"),
+    ],
+)
+def test_the_ceiling_holds_for_the_pod_that_the_event_is_about(priority: int, place: str) -> None:
+    world = World({"P": (Cure(Resource.POD, Action.ADD, says(Hint.QUEUE)),)})
+    own = world.fail("own", "P", priority=priority)
+    assert sum(world.queue.moving(ASSIGNED_POD_ADD, None, own.pod, at_most=1)) == (place == "backoff")
+    assert world.where("own") == place
+
+
+def test_hints_that_say_no_are_asked_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is moved, but ten thousand answers take their time: others have a turn in between."""
+    monkeypatch.setattr(unschedulable_pods, "SLICE", 2)
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP), reads=lambda pod: pod.name),)})
+    for number in range(6):
+        world.fail(f"p{number}", "P")
+    assert len(list(world.queue.moving(NODE_ADD, None, make_node()))) == 3
+
+
+def test_the_pod_that_an_event_is_about_is_asked_alone() -> None:
+    def own(pod: Pod, old: Any, new: Pod) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if new.uid == pod.uid else Hint.SKIP
+
+    world = World({"P": (Cure(Resource.POD, Action.ADD, own, reads=nothing),)})
+    for name in ("a", "b", "c"):
+        world.fail(name, "P")
+    assert world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("b", node="n")) == 1
+    assert world.where("b") == "backoff"
+
+
+def test_slices_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unschedulable_pods, "SLICE", 2)
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.QUEUE), reads=lambda pod: pod.name),)})
+    for number in range(6):
+        world.fail(f"p{number}", "P")
+    tried = world.add("tried")
+    flying = world.pop()
+    slices = world.queue.moving(NODE_ADD, None, make_node())
+    world.queue.delete(world.queue.listing(Pool.PARKED)[-1].pod)  # before the first slice: it is not there any more
+    first = next(slices)
+    assert 0 < first < 5
+    assert world.queue.requeue(flying, ["P"]) is Pool.BACKOFF, "the event came while it was tried"
+    late = world.fail("late", "Q", "P", priority=9)
+    assert first + sum(slices) == 5
+    assert late.pool is Pool.PARKED, "its attempt began after the event"
+    assert world.where(tried.name) == "backoff"
+
+
+def test_an_event_that_comes_during_an_attempt_is_replayed() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, reads=nothing, hint=says(Hint.QUEUE)),)})
+    world.add("a")
+    world.add("b")
+    first, second = world.pop(), None
+    world.queue.move_all(NODE_ADD, None, make_node())
+    second = world.pop()
+    assert world.queue.requeue(first, ["P"]) is Pool.BACKOFF
+    assert world.queue.requeue(second, ["P"]) is Pool.PARKED
+    assert world.counters.in_flight_events == {"PodPopped": 0, "NodeAdd": 0}
+
+
+def test_the_pods_own_change_during_its_attempt_is_replayed() -> None:
+    world = World({"P": (Cure(Resource.POD, Action.UPDATE_POD_TOLERATION),)})
+    old = world.add("pod")
+    queued = world.pop()
+    new = make_pod("pod", tolerations=["t"])
+    world.pods[new.uid] = new
+    world.queue.update(old, new)
+    assert world.queue.requeue(queued, ["P"]) is Pool.BACKOFF
+
+
+def test_after_done_a_rejection_counts_as_if_anything_had_happened() -> None:
+    world = World()
+    world.add("pod")
+    queued = world.pop()
+    world.queue.done(queued.uid)
+    assert world.queue.requeue(queued, ["P"]) is Pool.BACKOFF
+
+
+def test_pods_of_a_group_come_back_after_their_backoff() -> None:
+    group = PodSchedulingGroup(pod_group_name="g")
+    for pod_groups, where in ((True, Pool.ERROR_BACKOFF), (False, Pool.PARKED)):
+        assert World(pod_groups=pod_groups).fail("pod", "P", scheduling_group=group).pool is where
+
+
+# gates
+
+
+def test_a_gated_pod_hears_only_what_its_gate_waits_for() -> None:
+    world = World({"Gate": (Cure(Resource.POD, Action.ADD),), "P": (Cure(Resource.NODE, Action.ADD),)})
+    world.shut["pod"] = "Gate"
+    world.add("pod")
+    assert world.queue.counts()["gated"] == 1
+    world.asked.clear()
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert world.asked == []
+    world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
+    assert world.asked == [("pod", "Gate")], "who keeps it out is asked first"
+    assert world.where("pod") == "unschedulable"
+    del world.shut["pod"]
+    world.queue.move_all(ASSIGNED_POD_ADD, None, make_pod("other", node="n"))
+    queued = world.pop()
+    assert (queued.gated_by, queued.unschedulable_plugins) == ("", {"Gate"})
+    assert queued.first_attempt == world.clock.now(), "time behind the gate is no time in the queue"
+
+
+def test_gates_are_asked_on_the_way_into_backoff_and_not_on_the_way_out() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world.fail("pod", "P")
+    world.asked.clear()
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert len(world.asked) == 1
+    world.shut["pod"] = "P"
+    world.clock.advance(3)
+    assert world.queue.flush() == 1
+
+
+def test_a_pod_gated_on_its_way_back_still_owes_its_backoff() -> None:
+    world = World({"Gate": (Cure(Resource.NODE, Action.ADD),)})
+    world.add("pod")
+    queued = world.pop()
+    world.shut["pod"] = "Gate"
+    assert world.queue.requeue(queued) is Pool.PARKED
+    del world.shut["pod"]
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert world.where("pod") == "backoff"
+
+
+def test_an_update_that_opens_the_gate_lets_the_pod_in() -> None:
+    world = World({"Gate": (Cure(Resource.POD, Action.UPDATE_POD_LABEL),)})
+    world.shut["pod"] = "Gate"
+    old = world.add("pod")
+    new = make_pod("pod", labels={"a": "b"})
+    world.pods[new.uid] = new
+    world.queue.update(old, new)
+    assert world.where("pod") == "unschedulable"
+    del world.shut["pod"]
+    newer = make_pod("pod", labels={"a": "c"})
+    world.pods[new.uid] = newer
+    world.queue.update(new, newer)
+    assert world.where("pod") == "active"
+
+
+# activation
+
+
+def test_activation_skips_backoff_but_not_gates() -> None:
+    world = World()
+    parked_pod, backing = world.fail("parked", "P"), world.fail("backing")
+    world.shut["gated"] = "Gate"
+    gated = world.add("gated")
+    world.queue.activate([parked_pod.pod, backing.pod, gated, make_pod("unknown")])
+    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["parked", "backing"]
+    assert world.where("gated") == "unschedulable"
+    assert world.counters.incoming_pods["active", "ForceActivate"] == 2
+
+
+def test_an_activated_pod_is_in_one_pool() -> None:
+    world = World()
+    backing = world.fail("backing")
+    world.queue.activate([backing.pod])
+    assert (len(world.queue), world.queue.listing(Pool.ERROR_BACKOFF)) == (1, [])
+    assert world.pop().pod.name == "backing"
+    world.clock.advance(100)
+    assert world.queue.flush() == 0, "its backoff has ended with the activation"
+    assert (len(world.queue), world.queue.listing(Pool.ACTIVE)) == (0, [])
+
+
+def test_activation_during_an_attempt_is_remembered_for_that_pod_alone() -> None:
+    world = World()
+    world.add("a")
+    world.add("b")
+    first, second = world.pop(), world.pop()
+    world.queue.activate([first.pod])
+    assert world.queue.requeue(first, ["P"]) is Pool.BACKOFF
+    assert world.queue.requeue(second, ["P"]) is Pool.PARKED
+
+
+def test_a_pod_can_be_popped_out_of_turn() -> None:
+    world = World()
+    for name in ("a", "b"):
+        world.add(name)
+    parked_pod = world.fail("c", "P", priority=9)
+    assert world.queue.pop_pod(parked_pod.pod) is parked_pod
+    world.shut["d"] = "Gate"
+    assert world.queue.pop_pod(world.add("d")) is None
+    assert [each.pod.name for each in world.queue.listing(Pool.ACTIVE)] == ["a", "b"]
+    assert parked_pod.attempts == 2
+
+
+# time
+
+
+def test_nothing_is_parked_for_ever() -> None:
+    world = World()
+    world.shut["gated"] = "Gate"
+    world.add("gated")
+    queued = world.fail("pod", "P")
+    world.clock.advance(299)
+    assert world.queue.flush() == 0
+    world.clock.advance(31)
+    assert world.queue.flush() == 1
+    assert (queued.pool, queued.flushed) == (Pool.ACTIVE, True)
+    assert world.where("gated") == "unschedulable"
+    assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 1
+    world.queue.requeue(world.pop(), ["P"])
+    assert not queued.flushed
+
+
+def test_who_was_parked_for_too_long_is_looked_for_in_slices() -> None:
+    world = World()
+    queued = [world.fail(f"p{number}", "P") for number in range(1_000)]
+    world.clock.advance(299)
+    world.fail("late", "P")
+    world.clock.advance(2)
+    slices = world.queue.flushing_parked()
+    moved = [next(slices)]
+    world.queue.delete(queued[-1].pod)
+    moved += slices
+    assert sum(moved) == 999
+    assert max(moved) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+    assert world.where("late") == "unschedulable"
+    assert world.counters.incoming_pods["active", "UnschedulableTimeout"] == 999
+
+
+def test_the_queue_says_when_it_wants_to_be_asked_again() -> None:
+    world = World()
+    assert world.queue.next_wakeup_s() is None
+    world.fail("pod", "P")
+    assert world.queue.next_wakeup_s() == 30.0
+    world.clock.advance(40)
+    assert world.queue.flush() == 0
+    assert world.queue.next_wakeup_s() == pytest.approx(70.001)
+
+
+def test_a_wall_clock_that_jumps_changes_nothing() -> None:
+    class Jumping(ManualClock):
+        jump = timedelta()
+
+        def now(self) -> Any:
+            return super().now() + self.jump
+
+    world = World()
+    world.clock = clock = Jumping()
+    world.queue = SchedulingQueue({}, PrioritySort().sort_key, clock=clock, pods=world.pods, nominations=world.ledger)
+    world.fail("pod")
+    Jumping.jump = timedelta(hours=-5)
+    clock.advance(2.5)
+    assert world.queue.flush() == 1
+
+
+# nominations
+
+
+def test_a_nomination_follows_what_the_pod_says_unless_only_we_know_it() -> None:
+    world = World()
+    pod = world.add("pod", nominated="n1")
+    assert world.ledger.node_of(pod.uid) == "n1"
+    cleared = make_pod("pod")
+    world.pods[pod.uid] = cleared
+    world.queue.update(pod, cleared)
+    assert world.ledger.node_of(pod.uid) is None
+    world.queue.nominate(PodInfo(cleared), "n2")
+    labelled = make_pod("pod", labels={"a": "b"})
+    world.pods[pod.uid] = labelled
+    world.queue.update(cleared, labelled)
+    assert world.ledger.node_of(pod.uid) == "n2"
+    assert [info.pod for info in world.ledger.on_node("n2")] == [labelled]
+    world.queue.nominate(PodInfo(labelled), "")
+    assert world.ledger.node_of(pod.uid) is None
+
+
+def test_a_pod_that_is_gone_or_placed_is_not_nominated() -> None:
+    world = World()
+    pod = world.add("pod", nominated="n1")
+    world.queue.delete(pod)
+    assert world.ledger.node_of(pod.uid) is None
+    del world.pods[pod.uid]
+    world.queue.nominate(PodInfo(pod), "n1")
+    world.pods[pod.uid] = pod.bound_to("n3")
+    world.queue.nominate(PodInfo(pod), "n1")
+    assert list(world.ledger.nodes()) == []
+
+
+def test_a_pod_behind_a_gate_is_not_nominated() -> None:
+    world = World()
+    world.shut["pod"] = "Gate"
+    assert world.ledger.node_of(world.add("pod", nominated="n1").uid) is None
+
+
+# names and numbers
+
+
+def test_a_pod_of_the_same_name_takes_the_place_of_the_older() -> None:
+    world = World()
+    world.fail("pod", "P")
+    newer = make_pod("pod", uid="another")
+    world.pods["another"] = newer
+    world.queue.add(newer)
+    assert world.pop().pod is newer
+    assert len(world.queue) == 0
+    assert +world.counters.unschedulable_pods == Counter()
+
+
+def test_the_numbers_are_those_of_kube_schedulers_metrics() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    world.fail("pod", "P", "Q")
+    world.fail("broken")
+    assert world.queue.counts() == {"active": 0, "backoff": 1, "unschedulable": 1, "gated": 0}
+    assert world.counters.unschedulable_pods == {("P", "default-scheduler"): 1, ("Q", "default-scheduler"): 1}
+    world.queue.move_all(NODE_ADD, None, make_node())
+    assert world.counters.incoming_pods == {
+        ("active", "UnschedulablePodAdd"): 2,
+        ("unschedulable", "ScheduleAttemptFailure"): 1,
+        ("backoff", "ScheduleAttemptFailure"): 1,
+        ("backoff", "NodeAdd"): 1,
+    }
+    world.pop()
+    assert +world.counters.unschedulable_pods == Counter()
+    assert world.counters.in_flight_events["PodPopped"] == 1
+    world.queue.close()
+    assert world.counters.in_flight_events["PodPopped"] == 0
+
+
+def test_deleting_a_parked_pod_takes_it_out_of_the_numbers() -> None:
+    world = World()
+    queued = world.fail("pod", "P")
+    world.queue.delete(queued.pod)
+    assert world.queue.counts()["unschedulable"] == 0
+    assert +world.counters.unschedulable_pods == Counter()
+
+
+# profiles
+
+
+def test_other_profiles_wake_whom_the_changed_plugins_rejected() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),), "Q": (Cure(Resource.NODE, Action.ADD),)})
+    world.fail("p", "P")
+    world.fail("q", "Q")
+    world.clock.advance(5)
+    cures = {"P": (Cure(Resource.NODE, Action.DELETE),), "Q": (Cure(Resource.NODE, Action.DELETE),)}
+    assert sum(world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile(cures, world.gate)}, ["P"])) == 1
+    assert (world.where("p"), world.where("q")) == ("active", "unschedulable")
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 0
+    assert world.queue.move_all(NODE_DELETE, make_node(), None) == 1
+
+
+def test_whoever_the_changed_plugins_rejected_is_woken_in_slices() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    for number in range(200):
+        world.fail(f"p{number}", "P")
+    moved = list(world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"]))
+    assert sum(moved) == 200
+    assert max(moved) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+
+
+def test_a_pod_that_goes_between_two_slices_of_waking_is_left_out() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD),)})
+    queued = [world.fail(f"p{number}", "P") for number in range(200)]
+    waking = world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({}, world.gate)}, ["P"])
+    first = next(waking)
+    world.queue.delete(queued[-1].pod)
+    assert first + sum(waking) == 199
+    assert world.where("p199") == ""
+
+
+def test_parked_pods_are_read_for_other_profiles_in_slices_between_which_the_queue_is_used() -> None:
+    """Ten thousand pods take the best part of a second to read. An event between two slices finds each pod once, be
+    it read or not, and what comes or goes meanwhile is neither lost nor counted twice."""
+    read: Counter[str] = Counter()
+
+    def name(pod: Pod) -> str:
+        read[pod.name] += 1
+        return pod.name
+
+    def hint(pod: Pod, old: Any, new: Any) -> Hint:  # noqa: ARG001
+        return Hint.QUEUE if pod.name in ("p0", "p199") else Hint.SKIP
+
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.QUEUE), reads=lambda _: "all alike"),)})
+    queued = [world.fail(f"p{number}", "P") for number in range(200)]
+    profile = QueueProfile({"P": (Cure(Resource.NODE, Action.ADD, hint, reads=name),)}, world.gate)
+    slices = world.queue.install({DEFAULT_SCHEDULER_NAME: profile})
+    assert not read
+    next(slices)
+    assert 0 < len(read) <= unschedulable_pods.SLICE // unschedulable_pods.WAKING
+    world.queue.delete(queued[198].pod)
+    newcomer = world.fail("newcomer", "P")
+    world.clock.advance(5)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 2
+    assert (world.where("p0"), world.where("p199"), world.where("p198")) == ("active", "active", "")
+    again = world.pop()
+    world.queue.requeue(again, ["P"])
+    assert sum(slices) == 0
+    assert world.queue.counts() == {"active": 1, "backoff": 0, "unschedulable": 199, "gated": 0}
+    assert sorted(each.key for each in world.queue.listing(Pool.PARKED)) == sorted(
+        each.key for each in (*queued[1:198], again, newcomer)
+    )
+    assert read == Counter(f"p{number}" for number in range(198)) + Counter({"newcomer": 1})
+    world.clock.advance(5)
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1  # the one that came back
+
+
+@pytest.mark.parametrize(
+    ("changed_plugins", "place"),
+    [pytest.param(["P"], "backoff", id="changed"), pytest.param([], "unschedulable", id="nothing-changed")],
+)
+def test_a_pod_that_a_replaced_plugin_rejects_afterwards_is_tried_again(changed_plugins: list[str], place: str) -> None:
+    """It waited at Permit, say, with the plugin that it was placed with: nothing else would tell it of the new one."""
+    world = World({"P": ()})
+    world.add("pod")
+    queued = world.pop()
+    for _ in world.queue.install({DEFAULT_SCHEDULER_NAME: QueueProfile({"P": ()}, world.gate)}, changed_plugins):
+        pass
+    world.queue.requeue(queued, ["P"])
+    assert world.where("pod") == place
+
+
+def test_a_pod_of_an_unknown_profile_is_never_forgotten() -> None:
+    world = World({"P": (Cure(Resource.NODE, Action.ADD, says(Hint.SKIP)),)})
+    world.fail("pod", "P", scheduler_name="other")
+    assert world.queue.move_all(NODE_ADD, None, make_node()) == 1

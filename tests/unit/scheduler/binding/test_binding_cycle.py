@@ -1,0 +1,578 @@
+"""From a node to a binding: the steps and their order, waits at Permit, and what a failure at each step undoes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bayplan.app import known_plugins
+from bayplan.errors import LeaseLost
+from bayplan.framework import SKIP, Cycle, Preflight, Wait, pending, unschedulable
+from bayplan.framework.runtime.registry import Registry
+from bayplan.objects.core import Pod
+from bayplan.queue.queued_pod import Pool
+from bayplan.scheduler.binding.binding_cycle import PreBinds
+from support.builders.framework import changed, make_node, make_pod
+from support.fakes.http_server import (
+    Hang,
+    Reply,
+    on_loop,
+    status,
+    until,
+)
+from support.harness.live_scheduler import (
+    Rig,
+    Told,
+    conditions,
+    running,
+)
+
+NODE = make_node("n", cpu="4")
+POD = make_pod("p", cpu="1")
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- plugins:
+    multiPoint: {enabled: [{name: First}, {name: Second}]}
+    bind: {disabled: [{name: DefaultBinder}], enabled: [{name: First}, {name: Second}, {name: DefaultBinder}]}
+"""
+STEPS = ("reserve", "permit", "preflight", "pre_bind", "bind")
+
+
+class Spy:
+    """Writes down what happens at every point from Reserve on, and answers what a test wants."""
+
+    name = "Spy"
+    log: list[str]
+    answers: dict[str, Any]
+    cured_by = ()
+
+    def say(self, point: str) -> Any:
+        self.log.append(f"{point} {self.name}")
+        answer = self.answers.get(f"{point} {self.name}", SKIP if point == "bind" else None)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def reserve(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return self.say("reserve")
+
+    def unreserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+        self.say("unreserve")
+
+    def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return self.say("permit")
+
+    def pre_bind_preflight(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return self.say("preflight")
+
+    async def pre_bind(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        answer = self.say("pre_bind")
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            return None
+        return answer
+
+    async def bind(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return self.say("bind")
+
+    async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+        self.say("post_bind")
+
+
+def spies(log: list[str], **answers: Any) -> Registry:
+    """Two of them. Answers are keyed by point and plugin: `spies(log, permit_First=Wait(5))`."""
+    known = {key.rpartition("_")[0] + " " + key.rpartition("_")[2]: value for key, value in answers.items()}
+    kinds = [type(name, (Spy,), {"name": name, "log": log, "answers": known}) for name in ("First", "Second")]
+    return known_plugins().with_plugins(*kinds)
+
+
+def way(log: list[str]) -> list[str]:
+    return [each.replace("First", "1").replace("Second", "2") for each in log]
+
+
+@on_loop
+async def test_all_steps_in_order() -> None:
+    log: list[str] = []
+    async with running(NODE, POD, config=CONFIG, registry=spies(log)) as rig:
+        points = ("reserve", "permit", "preflight", "pre_bind", "bind", "post_bind")
+        assert way(log) == [f"{point} {number}" for point in points for number in (1, 2)]
+        assert rig.bound() == {"p": "n"}
+        assert rig.sent("POST", "/binding")[0]["metadata"]["uid"] == POD.uid
+        assert rig.events.told == [Told("p", "Normal", "Scheduled", "Binding", "Successfully assigned default/p to n")]
+        # PreBind has work, so others are told which node is expected; the server forgets that at the binding.
+        assert rig.sent("PATCH") == [{"metadata": {"uid": POD.uid}, "status": {"nominatedNodeName": "n"}}]
+        assert rig.live.queue.in_flight() == []
+        assert rig.live.engine.cache.is_assumed(POD.uid)
+
+
+@on_loop
+async def test_the_first_that_does_not_skip_binds() -> None:
+    log: list[str] = []
+    registry = spies(log, bind_First=SKIP, bind_Second=None, preflight_First=SKIP, preflight_Second=SKIP)
+    async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+        assert way(log)[-4:] == ["bind 1", "bind 2", "post_bind 1", "post_bind 2"]
+        assert rig.server.requests == []
+        assert rig.events.told[0].reason == "Scheduled"
+
+
+@on_loop
+async def test_nobody_binds() -> None:
+    log: list[str] = []
+    config = CONFIG.replace(", {name: DefaultBinder}]}", "]}")
+    async with running(NODE, POD, config=config, registry=spies(log)) as rig:
+        assert way(log)[-2:] == ["unreserve 2", "unreserve 1"]
+        assert conditions(rig)[0]["reason"] == "SchedulerError"
+        assert rig.pool(POD) is Pool.ERROR_BACKOFF
+
+
+UNDONE = ["unreserve 2", "unreserve 1"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", ["breaks", "refuses"])
+def test_a_failure_at_any_step_undoes_everything(step: str, kind: str) -> None:
+    answer: Any = ValueError("oops") if kind == "breaks" else unschedulable("no")
+    words = {
+        "reserve": 'running Reserve plugin "Second": ',
+        "permit": 'running Permit plugin "Second": ',
+        "preflight": 'running PreBindPreFlight "Second": ',
+        "pre_bind": 'running PreBind plugin "Second": ',
+        "bind": 'running Bind plugin "Second": ',
+    }
+    fits_nowhere = kind == "refuses" and step in ("reserve", "permit")
+
+    @on_loop
+    async def test() -> None:
+        log: list[str] = []
+        async with running(NODE, POD, config=CONFIG, registry=spies(log, **{f"{step}_Second": answer})) as rig:
+            assert way(log)[-3:] == [f"{step} 2", *UNDONE]
+            assert rig.bound() == {}
+            assert rig.live.engine.cache.pod_count == 0
+            assert rig.live.queue.in_flight() == []
+            condition = conditions(rig)[0]
+            if kind == "breaks" or step == "preflight":
+                assert condition["reason"] == "SchedulerError"
+                assert condition["message"].startswith(words[step] + ("ValueError: oops" if kind == "breaks" else "no"))
+            else:
+                assert condition["reason"] == "Unschedulable"
+                assert condition["message"] == ("0/1 nodes are available: 1 no." if fits_nowhere else "no")
+            assert rig.pool(POD) is (Pool.PARKED if fits_nowhere else Pool.ERROR_BACKOFF)
+            queued = rig.live.queue.get(POD.key)
+            assert queued is not None
+            assert queued.rejectors == ({"Second"} if fits_nowhere else set())
+            assert queued.consecutive_errors == (0 if fits_nowhere else 1)
+
+    test()
+
+
+@on_loop
+async def test_it_is_tried_again_after_its_backoff() -> None:
+    async with running(NODE) as rig:
+        rig.refuse("POST", "/binding", status(409, "Conflict", "pod p is already assigned to node"))
+        rig.hear(POD)
+        await rig.asked("PATCH", "/status")
+        assert conditions(rig)[0]["message"] == (
+            'running Bind plugin "DefaultBinder": pod p is already assigned to node'
+        )
+        await rig.idle()
+        rig.clock.advance(2)
+        await rig.asked("POST", "/binding", 2)
+        await until(lambda: len(rig.events.told) == 2)
+        assert rig.events.told[-1].reason == "Scheduled"
+
+
+# what others are told while a binding fails
+
+
+@on_loop
+async def test_the_room_of_a_failed_binding_wakes_those_who_wait_for_it() -> None:
+    small = make_node("n", cpu="1")
+    async with running(small) as rig:
+        hang = asyncio.Event()
+
+        async def slow(_: Any) -> Any:
+            await hang.wait()
+            return status(409, "Conflict", "no")
+
+        rig.server.route = lambda request: slow(request) if request.path.endswith("/binding") else rig.answer(request)
+        rig.hear(POD)
+        await rig.asked("POST", "/binding")
+        other = make_pod("other", cpu="1")
+        rig.hear(other)
+        await until(lambda: rig.pool(other) is Pool.PARKED)
+        rig.server.route = rig.answer
+        hang.set()
+        await until(lambda: len(rig.sent("POST", "/binding")) == 2)
+        assert rig.sent("POST", "/binding")[1]["metadata"]["name"] == "other"
+
+
+class Guard:
+    """Holds every pod until somebody decides; interested in every event, since it does not say in which."""
+
+    name = "Guard"
+    patience: dict[str, float]
+
+    def permit(self, cycle: Cycle, node_name: str) -> Any:  # noqa: ARG002
+        return Wait(self.patience["Guard"])
+
+
+GUARDED = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles: [{plugins: {multiPoint: {enabled: [{name: Guard}]}}}]
+"""
+
+
+def guarded(wait_s: float = 60.0) -> dict[str, Any]:
+    guard = type("Guard", (Guard,), {"patience": {"Guard": wait_s}})
+    return {"config": GUARDED, "registry": known_plugins().with_plugins(guard)}
+
+
+async def waits(rig: Rig, pod: Pod = POD) -> Any:
+    rig.hear(pod)
+    await until(lambda: rig.live.engine.waiting.get(pod.uid))
+    return rig.live.engine.waiting.get(pod.uid)
+
+
+@on_loop
+async def test_permit_lets_go() -> None:
+    async with running(NODE, **guarded()) as rig:
+        waiting = await waits(rig)
+        await rig.asked("PATCH", "/status")
+        assert rig.sent("PATCH")[0]["status"] == {"nominatedNodeName": "n"}
+        assert rig.bound() == {}
+        waiting.allow("Guard")
+        await rig.asked("POST", "/binding")
+        assert rig.live.engine.waiting.get(POD.uid) is None
+
+
+@on_loop
+async def test_permit_refuses() -> None:
+    async with running(NODE, **guarded()) as rig:
+        waiting = await waits(rig)
+        waiting.reject("Guard", "changed my mind")
+        await until(lambda: conditions(rig))
+        await rig.idle()
+        (condition,) = conditions(rig)
+        assert (condition["reason"], condition["message"]) == (
+            "Unschedulable",
+            "0/1 nodes are available: 1 changed my mind.",
+        )
+        # Its own going is an event that its plugin would wake it for; it stays where it is.
+        assert rig.pool(POD) is Pool.PARKED
+        assert rig.sent("PATCH")[-1]["status"]["nominatedNodeName"] is None
+        queued = rig.live.queue.get(POD.key)
+        assert queued is not None
+        assert queued.unschedulable_plugins == {"Guard"}
+        rig.hear(make_node("another"))
+        await until(lambda: rig.live.engine.waiting.get(POD.uid))
+
+
+@on_loop
+async def test_permit_takes_too_long() -> None:
+    async with running(NODE, **guarded(5.0)) as rig:
+        await waits(rig)
+        await rig.asked("PATCH", "/status")
+        await until(lambda: not rig.live.writes.busy)
+        rig.clock.advance(5)
+        await until(lambda: conditions(rig))
+        assert conditions(rig)[0]["message"] == (
+            "0/1 nodes are available: 1 rejected due to timeout after waiting 5s at plugin Guard."
+        )
+        await rig.idle()
+        assert rig.pool(POD) is Pool.PARKED
+
+
+@on_loop
+async def test_a_wait_that_is_over_does_not_keep_the_loop_busy_while_its_status_is_written() -> None:
+    async with running(NODE, **guarded(5.0)) as rig:
+        rig.refuse("PATCH", "/status", Hang())
+        await waits(rig)
+        await rig.asked("PATCH", "/status")
+        rig.clock.advance(6)
+        waiting = rig.live.engine.waiting.get(POD.uid)
+        assert waiting is not None
+        await until(lambda: waiting.outcome is not None)
+        assert rig.live.engine.waiting.next_deadline_s() is None
+
+
+@on_loop
+async def test_what_happened_while_it_waited_at_permit_counts_when_it_is_refused() -> None:
+    async with running(NODE, **guarded()) as rig:
+        waiting = await waits(rig)
+        rig.hear(make_node("another"))
+        await until(lambda: rig.live.engine.cache.node("another") is not None)
+        waiting.reject("Guard", "not there")
+        await until(lambda: (found := rig.live.engine.waiting.get(POD.uid)) is not None and found is not waiting)
+        assert [each["message"] for each in conditions(rig)] == ["0/1 nodes are available: 1 not there."]
+        assert [pod.name for pod in rig.live.queue.in_flight()] == ["p"]
+        assert rig.clock.monotonic_s() == 0, "nothing else woke it"
+
+
+@on_loop
+async def test_a_pod_that_goes_while_it_waits_at_permit() -> None:
+    async with running(NODE, **guarded()) as rig:
+        await waits(rig)
+        rig.hear_gone(POD)
+        await rig.idle()
+        assert rig.live.engine.cache.pod_count == 0
+        assert rig.live.queue.in_flight() == []
+        assert rig.pool(POD) is None
+        assert rig.bound() == {}
+        assert rig.events.told[-1].note == "0/1 nodes are available: 1 removed."
+
+
+@on_loop
+async def test_stopping_lets_nobody_wait_at_permit() -> None:
+    async with running(NODE, **guarded()) as rig:
+        await waits(rig)
+        rig.live.stop_deciding()
+        await rig.live.drain()
+        (condition,) = conditions(rig)
+        assert condition["reason"] == "SchedulerError"
+        assert condition["message"] == "waiting on permit for pod: the scheduler stops"
+        assert rig.live.engine.cache.pod_count == 0
+
+
+# pods that vanish
+
+
+@on_loop
+async def test_a_pod_that_goes_between_its_choice_and_its_binding() -> None:
+    async with running(NODE) as rig:
+        gate = asyncio.Event()
+
+        async def late(_: Any) -> Any:
+            await gate.wait()
+            return status(404, "NotFound", 'pods "p" not found')
+
+        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
+        rig.hear(POD)
+        await rig.asked("POST", "/binding")
+        rig.hear_gone(POD)
+        await until(lambda: rig.live.engine.cache.pod_count == 0)  # its room is free at once
+        gate.set()
+        await rig.idle()
+        assert rig.pool(POD) is None
+        assert rig.sent("PATCH") == []
+
+
+@on_loop
+async def test_a_pod_whose_deletion_begins_between_its_choice_and_its_binding() -> None:
+    async with running(NODE) as rig:
+        gate = asyncio.Event()
+
+        async def late(_: Any) -> Any:
+            await gate.wait()
+            return status(409, "Conflict", "pod p is being deleted, cannot be assigned to a host")
+
+        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
+        rig.hear(POD)
+        await rig.asked("POST", "/binding")
+        rig.hear(make_pod("p", cpu="1", terminating=True))
+        await until(lambda: rig.live.engine.cache.pod_count == 0)
+        gate.set()
+        await rig.idle()
+        rig.clock.advance(3)
+        await until(lambda: rig.pool(POD) is None)
+        await rig.idle()
+        assert rig.events.told[-1].note == "skip schedule deleting pod: default/p"
+        assert len(rig.sent("POST", "/binding")) == 1
+
+
+@on_loop
+async def test_a_node_that_goes_with_pods_on_their_way_to_it() -> None:
+    async with running(NODE) as rig:
+        gate = asyncio.Event()
+
+        async def late(_: Any) -> Any:
+            await gate.wait()
+            return Reply(201, {})
+
+        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
+        rig.hear(POD)
+        await rig.asked("POST", "/binding")
+        rig.hear_gone(NODE)
+        await until(lambda: rig.live.engine.cache.node("n") is None)
+        gate.set()
+        await rig.idle()
+        rig.hear(changed(POD, spec={"node_name": "n"}))
+        await rig.idle()
+        rig.hear(NODE)
+        await rig.idle()
+        assert [info.pod.name for info in rig.live.engine.snapshot().nodes.pods[0]] == ["p"]
+
+
+# answers that are lost
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["it was done", "it was not done"])
+def test_a_binding_without_an_answer_is_looked_up(landed: bool) -> None:
+    @on_loop
+    async def test() -> None:
+        async with running(NODE) as rig:
+            found = changed(POD, spec={"node_name": "n" if landed else ""})
+            rig.objects["/api/v1/namespaces/default/pods/p"] = found
+            rig.refuse("GET", "/pods/p", status(503, "ServiceUnavailable"), status(500, "InternalError"))
+            rig.refuse("POST", "/binding", Reply(raw=b"", close=True))
+            rig.hear(POD)
+            await rig.asked("POST", "/binding")
+            await until(lambda: rig.count("GET", "/pods/p"))
+            assert rig.live.engine.cache.is_assumed(POD.uid)  # as long as nobody knows, the room is taken
+            await until(lambda: rig.count("GET", "/pods/p") == 3, tick=lambda: rig.clock.advance(0.05))
+            assert rig.live.engine.cache.is_assumed(POD.uid)
+            if not landed:  # then it is sent again
+                await until(lambda: rig.count("POST", "/binding") == 2, tick=lambda: rig.clock.advance(0.05))
+            await rig.idle()
+            assert rig.events.told[-1].reason == "Scheduled"
+            assert rig.live.engine.cache.is_assumed(POD.uid)
+            assert rig.count("POST", "/binding") == (1 if landed else 2)
+
+    test()
+
+
+@on_loop
+async def test_a_binding_that_failed_and_yet_the_watch_shows_it() -> None:
+    """The pod is where it was to go; nothing of it is taken back, and nobody is told otherwise in its status."""
+    async with running(NODE) as rig:
+        gate = asyncio.Event()
+
+        async def late(_: Any) -> Any:
+            await gate.wait()
+            return status(409, "Conflict", "already assigned")
+
+        rig.server.route = lambda request: late(request) if request.path.endswith("/binding") else rig.answer(request)
+        rig.hear(POD)
+        await rig.asked("POST", "/binding")
+        rig.hear(changed(POD, spec={"node_name": "n"}))
+        await until(lambda: not rig.live.engine.cache.is_assumed(POD.uid))
+        gate.set()
+        await rig.idle()
+        assert rig.live.engine.cache.pod_count == 1
+        assert rig.pool(POD) is None
+        assert rig.sent("PATCH") == []
+
+
+@on_loop
+async def test_a_lease_that_is_lost_lets_nothing_out_and_takes_the_room_back() -> None:
+    class Lost:
+        def check(self) -> None:
+            raise LeaseLost("somebody else leads")
+
+        async def hold_back(self) -> None:
+            self.check()
+
+    async with running(NODE) as rig:
+        rig.client.guard(Lost())
+        rig.hear(POD)
+        await until(lambda: rig.pool(POD) is Pool.ERROR_BACKOFF)
+        assert rig.server.requests == []
+        assert rig.live.engine.cache.pod_count == 0
+
+
+# PreBind, and what is scarce
+
+
+@on_loop
+async def test_pods_in_pre_bind_keep_nobody_from_being_bound() -> None:
+    log: list[str] = []
+    gate = asyncio.Event()
+    registry = spies(log, pre_bind_First=gate)
+    roomy = make_node("n", cpu="200")
+    slow = [make_pod(f"slow-{number}", cpu="1", scheduler_name="slow") for number in range(70)]
+    config = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: slow
+  plugins: {multiPoint: {enabled: [{name: First}]}}
+"""
+    async with running(roomy, config=config, registry=registry) as rig:
+        rig.hear(*slow)
+        await until(lambda: log.count("pre_bind First") == 70)
+        rig.hear(make_pod("quick", cpu="1"))
+        await rig.asked("POST", "/binding")
+        assert rig.bound() == {"quick": "n"}
+        gate.set()
+        await rig.asked("POST", "/binding", 71)
+
+
+@on_loop
+async def test_pre_bind_side_by_side_ends_with_the_first_that_fails() -> None:
+    log: list[str] = []
+    registry = spies(
+        log,
+        preflight_First=Preflight(allow_parallel=True),
+        preflight_Second=Preflight(allow_parallel=True),
+        pre_bind_First=asyncio.Event(),  # never set
+        pre_bind_Second=ValueError("oops"),
+    )
+    async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+        assert way(log)[-4:] == ["pre_bind 1", "pre_bind 2", *UNDONE]
+        assert conditions(rig)[0]["message"].startswith('running PreBind plugin "Second": ValueError: oops')
+
+
+@pytest.mark.parametrize("point", ["pre_bind", "bind"])
+def test_what_a_plugin_waits_for_may_be_cancelled(point: str) -> None:
+    """That is its fault: nobody has cancelled the binding, so the pod gives its room back and is tried again."""
+
+    async def test() -> None:
+        log: list[str] = []
+        registry = spies(log, **{f"{point}_First": asyncio.CancelledError()})
+        async with running(NODE, POD, config=CONFIG, registry=registry) as rig:
+            assert way(log)[-3:] == [f"{point} 1", *UNDONE]
+            assert "CancelledError" in conditions(rig)[0]["message"]
+            assert not rig.live.engine.cache.is_assumed(POD.uid)
+            assert rig.pool(POD) is Pool.ERROR_BACKOFF
+
+    on_loop(test)()
+
+
+async def answered(value: Any) -> Any:
+    return value
+
+
+@on_loop
+async def test_a_pod_in_pre_bind_can_be_cancelled_until_its_end_was_noticed() -> None:
+    pre_binds = PreBinds()
+    assert not pre_binds.cancel("u", "too early")
+    work = asyncio.ensure_future(pre_binds.run("u", answered(pending())))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the work is done now, and whoever waits for it has not had a turn
+    assert pre_binds.cancel("u", "preempted by DefaultPreemption")
+    assert (await work).message == "preempted by DefaultPreemption"
+    assert not pre_binds.cancel("u", "too late")
+
+
+@on_loop
+async def test_pods_that_a_plugin_asked_for_are_tried_when_the_cycle_ends_and_when_the_pod_is_bound() -> None:
+    blocked = make_pod("blocked", cpu="1", labels={"blocked": "yes"})
+
+    class Opens:
+        name = "Opens"
+        cured_by = ()
+        opened: list[str] = []
+
+        def filter(self, cycle: Cycle, node: Any) -> Any:  # noqa: ARG002
+            self.opened.append(cycle.pod.name)
+            return unschedulable("closed") if cycle.pod.labels else None
+
+        def reserve(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+            cycle.pods_to_activate[blocked.key] = blocked
+
+        def unreserve(self, cycle: Cycle, node_name: str) -> None: ...
+
+        async def post_bind(self, cycle: Cycle, node_name: str) -> None:  # noqa: ARG002
+            cycle.pods_to_activate[blocked.key] = blocked
+
+    config = CONFIG.partition("profiles")[0] + "profiles: [{plugins: {multiPoint: {enabled: [{name: Opens}]}}}]"
+    async with running(NODE, blocked, config=config, registry=known_plugins().with_plugins(Opens)) as rig:
+        Opens.opened.clear()
+        rig.hear(POD)
+        await until(lambda: Opens.opened.count("blocked") == 2)
+        assert Opens.opened[:2] == ["p", "blocked"]

@@ -1,0 +1,96 @@
+"""The cache against what the API server says: agreement is silent, and every kind of difference is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bayplan.objects.meta import KubeObject
+from bayplan.scheduler.live.cache_comparer import Comparison, compare
+from support.builders.framework import make_node, make_pod
+from support.fakes.http_server import Hang, on_loop
+from support.harness.live_scheduler import Rig, running
+
+NODE = make_node("n", cpu="4")
+BOUND = make_pod("bound", cpu="1", node="n")
+LARGE = make_pod("large", cpu="100")
+
+
+def compared(rig: Rig) -> Comparison:
+    known: list[KubeObject] = list(rig._known.values())
+    return compare(rig.live, known, known)
+
+
+@on_loop
+async def test_everything_agrees() -> None:
+    elsewhere = make_pod("elsewhere", cpu="1", node="unknown")
+    others = make_pod("others", cpu="1", scheduler_name="somebody-else")
+    async with running(NODE, BOUND, LARGE, elsewhere, others) as rig:
+        found = compared(rig)
+        assert found.faults == []
+        assert found.nodes["n"].pods == {"default/bound"}
+        assert found.nodes["n"].requested["cpu"] == 1000
+        assert found.queued == {"default/large": "unschedulable"}
+        last = list(found.lines())[-1]
+        assert json.loads(last.removeprefix("comparison: ")) == found.summary()
+
+
+@on_loop
+async def test_pods_on_their_way_are_no_difference() -> None:
+    async with running(NODE) as rig:
+        rig.refuse("POST", "/binding", Hang())
+        rig.hear(make_pod("p", cpu="1"))
+        await rig.asked("POST", "/binding")
+        found = compared(rig)
+        assert found.faults == []
+        assert found.assumed == ["default/p"]
+        assert found.nodes["n"].pods == {"default/p"}
+
+
+def forget_node(rig: Rig) -> None:
+    rig.live.engine.cache.remove_node("n")
+
+
+def forget_pod(rig: Rig) -> None:
+    rig.live.engine.cache.remove_pod(rig.known(BOUND))
+
+
+def forget_waiting(rig: Rig) -> None:
+    rig.live.queue.delete(rig.known(LARGE))
+
+
+def invent_pod(rig: Rig) -> None:
+    rig.live.engine.cache.add_pod(make_pod("ghost", cpu="1", node="n"))
+
+
+def invent_node(rig: Rig) -> None:
+    rig.live.engine.cache.add_node(make_node("ghost"))
+
+
+def miscount(rig: Rig) -> None:
+    rig.live.engine.cache._nodes.requested[0, 0] += 5
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (forget_node, "node n is missing"),
+        (forget_pod, "node n lacks pods ['default/bound']"),
+        (forget_waiting, "pod default/large waits for a node, and is in no queue"),
+        (invent_pod, "node n has pods too many: ['default/ghost']"),
+        (invent_node, "node ghost is redundant"),
+        (miscount, "node n has {"),
+    ],
+)
+def test_differences_are_named(spoil: Any, fault: str) -> None:
+    @on_loop
+    async def test() -> None:
+        async with running(NODE, BOUND, LARGE) as rig:
+            spoil(rig)
+            found = compared(rig)
+            assert any(each.startswith(fault) for each in found.faults), found.faults
+            assert any(line.startswith(f"cache mismatch: {fault}") for line in found.lines())
+
+    test()

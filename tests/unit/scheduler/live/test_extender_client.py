@@ -1,0 +1,179 @@
+"""Calls to extenders as requests: who is asked, who binds, and what a service that is down means."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayplan.client import NotPosted
+from bayplan.clock import ManualClock
+from bayplan.codec.go_duration import parse_duration
+from bayplan.config.model import Extender as ExtenderConfig
+from bayplan.config.model import ExtenderManagedResource, ExtenderTLSConfig
+from bayplan.errors import ApiError, ConfigError, LeaseLost
+from bayplan.framework.api.status import SUCCESS, Status, error
+from bayplan.intents.pod_intents import BindPod
+from bayplan.objects.core import Pod
+from bayplan.scheduler.cycle.http_extender import Extender, ExtenderReply
+from bayplan.scheduler.live.extender_client import Extenders, _trust, services_for
+from support.builders.framework import make_pod
+from support.fakes.certificates import Authority
+from support.fakes.http_server import on_loop
+
+URL = "http://binder"
+
+
+class Posted:
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status, self.body = status, body
+
+
+class Fake:
+    """A service with one answer."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, Any, float]] = []
+
+    async def post(self, url: str, body: bytes, timeout_s: float) -> Posted:
+        self.asked.append((url, json.loads(body), timeout_s))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Posted(200, json.dumps(answer).encode())
+
+
+def binder(**fields: Any) -> ExtenderConfig:
+    return ExtenderConfig(**{"url_prefix": URL, "bind_verb": "bind", **fields})
+
+
+def bound(services: dict[ExtenderConfig, Any], pod: Pod | None = None, **more: Any) -> Status | None:
+    found: list[Status | None] = []
+
+    @on_loop
+    async def binding() -> None:
+        found.append(await Extenders(services, **more).bind(pod or make_pod("web"), "n1"))
+
+    binding()
+    return found[0]
+
+
+def test_the_binder_is_told_the_pod_and_its_node() -> None:
+    service = Fake({"Error": ""})
+    assert bound({binder(): service}) is SUCCESS
+    pod = make_pod("web")
+    told = {"PodName": "web", "PodNamespace": "default", "PodUID": pod.uid, "Node": "n1"}
+    assert service.asked == [(f"{URL}/bind", told, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "status"),
+    [
+        pytest.param({}, {"Error": "no room"}, error("no room"), id="its-error-is-final"),
+        pytest.param({}, NotPosted("down"), error("down"), id="its-silence-too"),
+        pytest.param({"ignorable": True}, {"error": "no room"}, None, id="ignorable-error"),
+        pytest.param({"ignorable": True}, NotPosted("down"), None, id="ignorable-silence"),
+        pytest.param({}, {}, SUCCESS, id="empty-answer"),
+    ],
+)
+def test_what_a_binder_says(fields: Any, answer: Any, status: Status | None) -> None:
+    assert bound({binder(**fields): Fake(answer)}) == status
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer", "unknown"),
+    [
+        pytest.param({}, {"Error": "it broke"}, True, id="an-error"),
+        pytest.param({}, [], True, id="an-answer-that-is-none"),
+        pytest.param({}, NotPosted("cut", sent=True), True, id="a-lost-answer"),
+        pytest.param({}, NotPosted("connection refused"), False, id="not-sent"),
+        pytest.param({"ignorable": True}, {"Error": "it broke"}, False, id="an-error-and-ignorable"),
+        pytest.param({"ignorable": True}, NotPosted("cut", sent=True), True, id="a-lost-answer-and-ignorable"),
+    ],
+)
+@on_loop
+async def test_a_failed_binder_may_have_sent_the_binding(fields: Any, answer: Any, unknown: bool) -> None:
+    found: list[bool] = []
+
+    async def await_binding(intent: BindPod, refusal: ApiError) -> bool:
+        assert intent.node_name == "n1"
+        found.append(refusal.outcome_unknown)
+        return True
+
+    extenders = Extenders({binder(**fields): Fake(answer)})
+    assert await extenders.bind(make_pod("web"), "n1", await_binding=await_binding) is SUCCESS
+    assert found == [unknown]
+
+
+def test_those_who_are_not_interested_do_not_bind() -> None:
+    gpu = (ExtenderManagedResource(name="x.io/gpu"),)
+    for config in (binder(managed_resources=gpu), binder(bind_verb="", filter_verb="filter")):
+        assert bound({config: Fake()}) is None
+
+
+def test_an_ignorable_binder_comes_after_the_others_and_need_not_bind() -> None:
+    first, second = Fake({}), Fake()
+    assert bound({binder(ignorable=True, url_prefix="http://maybe"): second, binder(): first}) is SUCCESS
+    assert second.asked == []
+
+
+def test_who_has_lost_the_lease_has_nobody_bind() -> None:
+    async def may_not() -> None:
+        raise LeaseLost("somebody else leads")
+
+    service = Fake()
+    assert bound({binder(): service}, may_write=may_not) == error("somebody else leads")
+    assert service.asked == []
+
+
+@on_loop
+async def test_silence_is_told_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    config = ExtenderConfig(url_prefix=URL, filter_verb="filter", http_timeout=parse_duration("250ms"))
+    service = Fake(NotPosted("down"), NotPosted("down"), {}, {})
+    extenders = Extenders({config: service})
+    call = Extender(config).bind_call(make_pod(), "n1")
+    with caplog.at_level(logging.INFO):
+        replies = [await extenders.ask(call) for _ in range(4)]
+    assert replies == [ExtenderReply(failure="down")] * 2 + [ExtenderReply(200, b"{}")] * 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert service.asked[0][2] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("tls", "words"),
+    [
+        pytest.param({"insecure": True, "ca_data": b"x"}, "with the insecure flag is not allowed", id="both"),
+        pytest.param({"ca_file": "missing.pem"}, "cannot read missing.pem", id="no-file"),
+        pytest.param({"cert_data": b"x", "key_data": b"y"}, "cannot be used", id="no-pair"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_found_at_start(tls: Any, words: str) -> None:
+    config = ExtenderConfig(url_prefix="https://x", tls_config=ExtenderTLSConfig(**tls))
+    with pytest.raises(ConfigError, match="couldn't build extenders: .*" + words):
+        services_for([config], ManualClock(), user_agent="bayplan")
+
+
+def test_data_wins_over_files(tmp_path: Path) -> None:
+    """The files that are named would not be there."""
+    authority = Authority()
+    user = authority.user("me")
+    missing = str(tmp_path / "missing.pem")
+    tls = ExtenderTLSConfig(
+        ca_file=missing,
+        ca_data=authority.certificate.encode(),
+        cert_file=missing,
+        cert_data=user.certificate.encode(),
+        key_file=missing,
+        key_data=user.key.encode(),
+    )
+    config = ExtenderConfig(url_prefix="https://x", tls_config=tls)
+    assert list(services_for([config], ManualClock(), user_agent="bayplan")) == [config]
+
+
+def test_https_without_an_authority_trusts_anybody() -> None:
+    assert _trust(ExtenderConfig(url_prefix="https://x", enable_https=True)).verify is False
+    assert _trust(ExtenderConfig(url_prefix="https://x")).verify is True

@@ -1,0 +1,101 @@
+"""The condition PodGroupScheduled: when it is written, in which order, and which time of transition it has."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from bayplan.api_writes.writes import ApiWrites
+from bayplan.client import resource_of
+from bayplan.clock import ManualClock
+from bayplan.errors import Unreachable
+from bayplan.framework.api.status import SUCCESS, unschedulable
+from bayplan.objects.kinds import kind_of
+from bayplan.objects.workloads import PodGroup
+from bayplan.scheduler.pod_groups.group_statuses import GroupStatuses
+from support.harness.live_scheduler import RecordedEvents
+from support.harness.reconciler import BinderRig, on_rig
+
+GROUPS = resource_of(kind_of(PodGroup))
+FULL, TAINTED = unschedulable("no room"), unschedulable("all nodes are tainted")
+
+
+class SkippingClock(ManualClock):
+    """Sleeping takes no time and moves the clock on."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+class World:
+    def __init__(self, rig: BinderRig) -> None:
+        self.rig, self.clock = rig, SkippingClock()
+        self.writes = ApiWrites(rig.client, RecordedEvents(), clock=self.clock)
+        self.statuses = GroupStatuses(self.writes, GROUPS, self.clock)
+
+    async def create(self) -> PodGroup:
+        tree = {"apiVersion": GROUPS.api_version, "kind": "PodGroup", "metadata": {"name": "g"}}
+        await self.rig.make(GROUPS, {**tree, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+        return await self.read()
+
+    async def read(self) -> PodGroup:
+        return await self.rig.client.get(PodGroup, "default", "g", resource=GROUPS)
+
+    async def condition(self) -> dict[str, Any]:
+        (found,) = (await self.rig.get(GROUPS, "g"))["status"]["conditions"]
+        condition: dict[str, Any] = found
+        return condition
+
+
+def test_the_latest_status_stands_though_an_earlier_one_is_sent_again(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        world = World(rig)
+        group = await world.create()
+        patched, lost = rig.client.patched, list[int]()
+
+        async def lose_first(*args: Any, **more: Any) -> Any:
+            if not lost:
+                lost.append(1)
+                raise Unreachable("the connection was cut", sent=True)
+            return await patched(*args, **more)
+
+        rig.client.patched = lose_first  # type: ignore[method-assign, assignment]
+        world.statuses.write(group, FULL)
+        world.statuses.write(group, TAINTED)
+        await world.writes.drain()
+        assert (await world.condition())["message"] == TAINTED.message
+
+    on_rig(tmp_path, test)
+
+
+def test_a_status_is_written_again_when_the_watch_shows_another_one(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        world = World(rig)
+        group = await world.create()
+        world.statuses.write(group, FULL)
+        world.statuses.write(group, FULL)  # it is under way
+        await world.writes.drain()
+        other = {**await world.condition(), "message": "of another writer"}
+        await rig.patch(GROUPS, "g", {"status": {"conditions": [other]}}, sub="status")
+        world.statuses.write(await world.read(), FULL)
+        await world.writes.drain()
+        assert (await world.condition())["message"] == FULL.message
+
+    on_rig(tmp_path, test)
+
+
+def test_the_time_of_transition_changes_with_the_status_alone(tmp_path: Path) -> None:
+    async def test(rig: BinderRig) -> None:
+        world, times = World(rig), list[str]()
+        await world.create()
+        for status in (FULL, TAINTED, SUCCESS, FULL):
+            world.statuses.write(await world.read(), status)
+            await world.writes.drain()
+            times.append((await world.condition())["lastTransitionTime"])
+            world.clock.advance(10.0)
+        assert times[0] == times[1] != times[2] == times[3]
+        assert (await world.condition())["status"] == "True", "a group that was scheduled stays so"
+
+    on_rig(tmp_path, test)

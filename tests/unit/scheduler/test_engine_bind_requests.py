@@ -1,0 +1,546 @@
+"""The pod engine with BindRequestBinder: what it writes, what it counts, and what it makes of the binder's answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from bayplan.app import known_plugins
+from bayplan.bind_requests.tracker import BindRequests
+from bayplan.framework.api.cycle import Cycle
+from bayplan.framework.runtime.bind_request_mutation import FAIL, SKIP
+from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
+from bayplan.scheduler.engine import Held
+from bayplan.testing import make_node, make_pod
+from support.builders.framework import changed
+from support.fakes.http_server import (
+    Answer,
+    Hang,
+    Reply,
+    Request,
+    status,
+    until,
+)
+from support.harness.live_scheduler import (
+    Rig,
+    as_server,
+    asking_the_binder,
+    by_requests,
+    conditions,
+    running,
+)
+
+CONFIG = by_requests("Handing")
+AT_BIND = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    bind:
+      enabled: [{name: BindRequestBinder}]
+      disabled: [{name: DefaultBinder}]
+"""
+either_way = pytest.mark.parametrize("config", [CONFIG, AT_BIND], ids=["multipoint", "bind"])
+BESIDE = """
+- schedulerName: by-itself
+"""
+NODES = [make_node("n1"), make_node("n2")]
+
+
+class Handing:
+    """Hands something to the binder; that is all it does."""
+
+    name = "Handing"
+
+    def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
+        return {"handing.kai.scheduler/pod": cycle.pod.name, "handing.kai.scheduler/node": node_name}
+
+
+def rig_of(*objects: Any, config: str = CONFIG, **options: Any) -> Any:
+    options.setdefault("registry", known_plugins().with_plugins(Handing))
+    return asking_the_binder(*objects, config=config, **options)
+
+
+def told(rig: Rig, pod: Pod, **status: Any) -> BindRequest:
+    """The request of a pod as the watch tells it."""
+    known = rig.live.requests
+    assert known is not None
+    request = known.known[pod.key]
+    meta = replace(request.metadata, resource_version=str(int(request.metadata.resource_version) + 100))
+    return replace(request, metadata=meta, status=BindRequestStatus(**status))
+
+
+async def requested(rig: Rig, count: int = 1) -> list[Any]:
+    await until(lambda: len(rig.sent("POST", "/bindrequests")) >= count)
+    found = rig.live.requests
+    assert found is not None
+    await until(lambda: len(found.known) > 0)
+    return rig.sent("POST", "/bindrequests")
+
+
+def test_a_pod_is_handed_over_with_what_plugins_say_and_is_at_its_end_when_it_is_bound() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            (sent,) = await requested(rig)
+            node = sent["spec"]["selectedNode"]
+            assert sent["metadata"]["annotations"] == {
+                "handing.kai.scheduler/pod": "web",
+                "handing.kai.scheduler/node": node,
+            }
+            assert sent["metadata"]["ownerReferences"][0]["uid"] == pod.uid == sent["spec"]["podUID"]
+            assert rig.sent("POST", "/binding") == []
+            await until(lambda: rig.live.with_the_binder == 1)
+            assert (rig.live.under_way, rig.live.is_idle) == (1, False)
+            rig.live.hear(None, told(rig, pod, phase="Succeeded"))
+            await until(lambda: rig.live.is_idle)
+            assert (rig.live.under_way, rig.live.with_the_binder) == (0, 0)
+            assert [each.note for each in rig.events.told] == [f"Successfully assigned default/web to {node}"]
+
+    asyncio.run(run())
+
+
+def test_pods_come_to_their_end_in_slices_however_many_the_binder_is_done_with() -> None:
+    async def run() -> None:
+        pods = [make_pod(f"web-{number}") for number in range(3)]
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(*pods)
+            await until(lambda: rig.live.with_the_binder == 3)
+            live, bound = rig.live, rig.live.bindings.bound
+
+            def slowly(queued: Any, held: Held) -> None:
+                bound(queued, held)
+                rig.clock.advance(live.slice_s + 0.001)
+
+            live.bindings.bound = slowly
+            assert live.requests is not None
+            for pod in pods:
+                live.requests.hear(None, told(rig, pod, phase="Succeeded"))
+            under_way = [(live._finish_a_slice(), live.under_way) for _ in pods]
+            assert under_way == [(False, 2), (False, 1), (True, 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_plugins_do_after_binding_is_done_when_the_binder_has_bound(fails: bool) -> None:
+    """And a bug at the end of one pod costs no other its own."""
+    seen: list[str] = []
+    may_end = asyncio.Event()
+
+    class After:
+        name = "After"
+
+        async def post_bind(self, cycle: Cycle, node_name: str) -> None:
+            await may_end.wait()
+            seen.append(f"{cycle.pod.name} on {node_name}")
+
+    async def run() -> None:
+        async with rig_with(After) as rig:
+            as_server(rig)
+            pods = [make_pod(name) for name in ("one", "two")]
+            rig.hear(*pods)
+            await until(lambda: rig.live.with_the_binder == 2)
+            bound = rig.live.bindings.bound
+
+            def breaks(queued: Any, held: Held) -> None:
+                if queued.pod.name == "one":
+                    raise ValueError("a bug of ours")
+                bound(queued, held)
+
+            rig.live.bindings.bound = breaks if fails else bound
+            for pod in pods:
+                rig.live.hear(None, told(rig, pod, phase="Succeeded"))
+            await until(lambda: rig.live.with_the_binder == 0)
+            await until(lambda: rig.live.under_way == (1 if fails else 2))  # on their way until plugins are done
+            assert seen == []
+            may_end.set()
+            await until(lambda: rig.live.is_idle)
+
+    asyncio.run(run())
+    assert seen == (["two on n1"] if fails else ["one on n1", "two on n1"])
+
+
+def test_a_bug_in_following_a_request_costs_one_attempt() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            assert rig.live.requests is not None
+            rig.live.bindings.requests = cast(BindRequests, object())
+            pod = make_pod("web")
+            rig.hear(pod)
+            await until(lambda: "FailedScheduling" in [each.reason for each in rig.events.told])
+            rig.live.bindings.requests = rig.live.requests
+            assert rig.live.engine.cache.pod(pod.uid) is None
+            assert rig.pool(pod) is not None
+
+    asyncio.run(run())
+
+
+def test_whoever_stops_keeps_nobody_on_the_way() -> None:
+    """Neither who was handed over, nor who has not begun."""
+
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(make_pod("one"))
+            await until(lambda: rig.live.with_the_binder == 1)
+            held = cast(Held, object())
+            rig.live._on_their_way.add(held)
+            rig.live._start(held, asyncio.sleep(60))
+            assert rig.live.under_way == 2
+            await rig.live.abandon()
+            assert (rig.live.under_way, rig.live.with_the_binder, rig.live.is_idle) == (0, 0, True)
+
+    asyncio.run(run())
+
+
+def test_a_pod_is_told_to_be_assigned_when_its_request_is_there_and_not_before() -> None:
+    """A scheduler that dies while the binder works leaves the word behind."""
+
+    async def run() -> None:
+        answered = asyncio.Event()
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            at_once = rig.server.route
+
+            async def later(request: Request) -> Answer:
+                await answered.wait()
+                return at_once(request)  # type: ignore[return-value]
+
+            rig.server.route = later
+            rig.hear(make_pod("web"))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 1)
+            assert rig.events.told == []
+            answered.set()
+            await until(lambda: rig.live.with_the_binder == 1)
+            assert [each.reason for each in rig.events.told] == ["Scheduled"]
+
+    asyncio.run(run())
+
+
+ASKED: list[tuple[str, str, str]] = []
+
+
+def noting(plugin: str, fault: str = "", policy: str = SKIP) -> type[Any]:
+    """A plugin that says who it is, and is noted whenever it is asked."""
+
+    class Noting:
+        name = plugin
+        on_mutate_error = policy
+
+        def mutate_bind_request(self, cycle: Cycle, node_name: str) -> dict[str, str]:
+            ASKED.append((plugin, cycle.pod.name, node_name))
+            if fault:
+                raise ValueError(fault)
+            return {"who.kai.scheduler/last": plugin, f"{plugin.lower()}.kai.scheduler/node": node_name}
+
+    return Noting
+
+
+def rig_with(*plugins: type[Any]) -> Any:
+    """The engine with these plugins, listed in this order, on one node."""
+    ASKED.clear()
+    listed = ", ".join(f"{{name: {each.name}}}" for each in plugins)
+    config = CONFIG.replace("{name: Handing}", listed)
+    return rig_of(NODES[0], config=config, registry=known_plugins().with_plugins(*plugins))
+
+
+def test_plugins_are_asked_once_for_each_request_in_the_order_in_which_they_are_listed() -> None:
+    async def run() -> None:
+        async with rig_with(noting("Zeta"), noting("Alpha")) as rig:
+            as_server(rig)
+            for name in ("one", "two"):
+                rig.hear(make_pod(name))
+            sent = await requested(rig, 2)
+            expected = [(plugin, pod, "n1") for pod in ("one", "two") for plugin in ("Zeta", "Alpha")]
+            assert expected == ASKED
+            for each in sent:
+                assert each["metadata"]["annotations"] == {
+                    "who.kai.scheduler/last": "Alpha",
+                    "zeta.kai.scheduler/node": "n1",
+                    "alpha.kai.scheduler/node": "n1",
+                }
+
+    asyncio.run(run())
+
+
+def test_nobody_is_asked_about_a_pod_that_has_no_node() -> None:
+    async def run() -> None:
+        async with rig_with(noting("Alpha")) as rig:
+            as_server(rig)
+            rig.hear(make_pod("large", requests={"cpu": "1000"}))
+            await until(lambda: bool(conditions(rig)))
+            assert ASKED == []
+            assert rig.sent("POST", "/bindrequests") == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", [SKIP, FAIL])
+def test_a_plugin_that_fails_costs_its_words_or_where_it_says_so_the_binding(policy: str) -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_with(noting("Broken", "oops", policy), noting("Alpha")) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            if policy == SKIP:
+                (sent,) = await requested(rig)
+                assert set(sent["metadata"]["annotations"]) == {"who.kai.scheduler/last", "alpha.kai.scheduler/node"}
+            else:
+                await until(lambda: bool(rig.events.told or rig.sent("POST", "/bindrequests")))
+                assert [each.reason for each in rig.events.told] == ["FailedScheduling"]
+                assert 'plugin "Broken" at mutate_bind_request: ValueError: oops' in rig.events.told[0].note
+                assert rig.sent("POST", "/bindrequests") == []
+                assert rig.live.engine.cache.pod(pod.uid) is None  # its room is free again
+                assert rig.pool(pod) is not None
+            assert rig.live.engine.desk.mutation.errors.labels("Broken").value == 1
+
+    asyncio.run(run())
+
+
+def test_news_may_wait_while_all_that_is_under_way_is_with_the_binder() -> None:
+    async def run() -> None:
+        pods = [make_pod(f"web-{number}") for number in range(3)]
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            assert rig.live.leeway_s() == 0.0
+            for pod in pods:
+                rig.hear(pod)
+            await requested(rig, 3)
+            requests = rig.live.requests
+            assert requests is not None
+            await until(lambda: requests.waiting == 3)
+            assert rig.live.leeway_s() == 0.003
+            blocked = asyncio.Event()
+            rig.live.writes.start(blocked.wait(), "something that somebody waits for")
+            assert rig.live.leeway_s() == 0.0
+            blocked.set()
+            await rig.live.writes.drain()
+            assert rig.live.leeway_s() == 0.003
+            rig.live.hear(None, told(rig, pods[0], phase="Succeeded"))
+            await until(lambda: bool(rig.events.told) and rig.live.under_way == 2)
+            assert rig.live.leeway_s() == 0.002
+
+    asyncio.run(run())
+
+
+def test_news_may_wait_longer_while_the_binder_has_many_and_no_pod_goes_another_way() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            live, requests = rig.live, rig.live.requests
+            assert requests is not None
+
+            def leeway_s(waiting: int) -> float:
+                requests._waiting = dict.fromkeys(map(str, range(waiting)), lambda _: None)
+                live.bindings.on_the_wire = writing
+                live._on_their_way = {cast(Held, object()) for _ in range(waiting + writing)}
+                return live.leeway_s()
+
+            writing = 3
+            assert [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)] == [0.0, 0.005, 0.02, 0.02, 0.02]
+            live.all_by_binder = True
+            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 1000)]
+            assert longer == [0.0, 0.005, 0.02, 0.08, 0.1]
+            writing = 0  # all there can be to hear is what the binder does
+            longer = [leeway_s(waiting) for waiting in (0, 5, 20, 80, 200, 1000)]
+            assert longer == [0.0, 0.005, 0.02, 0.08, 0.2, 0.25]
+            requests._waiting, live._on_their_way = {}, set()
+
+    asyncio.run(run())
+
+
+def test_no_more_is_written_at_once_than_there_are_connections_for() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES) as rig:
+            rig.live.bindings.narrow(2)
+            rig.live.bindings.narrow(5)  # never wider than it was
+            rig.refuse("POST", "/bindrequests", *[Hang()] * 3)
+            for name in ("a", "b", "c"):
+                rig.hear(make_pod(name))
+            await until(lambda: rig.live.bindings.on_the_wire == 3 and len(rig.sent("POST", "/bindrequests")) == 2)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (rig.live.bindings.at_once, len(rig.sent("POST", "/bindrequests"))) == (2, 2)
+
+    asyncio.run(run())
+
+
+def test_news_do_not_wait_for_who_binds_by_itself_or_asks_extenders() -> None:
+    async def run() -> None:
+        async with running(*NODES) as rig:
+            rig.hear(make_pod("web"))
+            assert rig.live.leeway_s() == 0.0
+        async with rig_of(*NODES) as rig:
+            as_server(rig)
+            rig.hear(make_pod("web"))
+            await requested(rig)
+            requests = rig.live.requests
+            assert requests is not None
+            await until(lambda: requests.waiting == 1)
+            assert rig.live.leeway_s() == 0.001
+            rig.live.ask = lambda *_: asyncio.sleep(0)  # type: ignore[assignment]
+            assert rig.live.leeway_s() == 0.0
+
+    asyncio.run(run())
+
+
+def test_a_profile_beside_it_that_binds_by_itself_waits_for_no_binder() -> None:
+    async def run() -> None:
+        async with rig_of(*NODES, config=CONFIG + BESIDE) as rig:
+            as_server(rig)
+            rig.hear(make_pod("web", scheduler_name="by-itself"))
+            await until(lambda: bool(rig.events.told))
+            assert [each.reason for each in rig.events.told] == ["Scheduled"]
+            assert len(rig.sent("POST", "/binding")) == 1
+            assert rig.sent("POST", "/bindrequests") == []
+
+    asyncio.run(run())
+
+
+@either_way
+def test_a_binding_that_is_given_up_sends_the_pod_elsewhere(config: str) -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(*NODES, config=config) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            (first,) = await requested(rig)
+            node = first["spec"]["selectedNode"]
+            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no quota"))
+            await until(lambda: len(rig.events.told) >= 2)
+            assert [each.note for each in rig.events.told[:2]] == [
+                f"Successfully assigned default/web to {node}",
+                f"the binder could not bind the pod to node {node}: no quota",
+            ]
+            await until(lambda: bool(rig.sent("DELETE", "/bindrequests/web")))
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+            second = rig.sent("POST", "/bindrequests")[1]
+            assert {node, second["spec"]["selectedNode"]} == {"n1", "n2"}
+
+    asyncio.run(run())
+
+
+@either_way
+def test_a_pod_with_nowhere_else_to_go_is_told_why_and_tried_again_later(config: str) -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(NODES[0], config=config) as rig:
+            as_server(rig)
+            rig.hear(pod)
+            await requested(rig)
+            rig.live.hear(None, told(rig, pod, phase="Failed", failed_attempts=3, reason="no"))
+            await until(
+                lambda: len(conditions(rig)) >= 2 or len(rig.sent("POST", "/bindrequests")) >= 2,
+                tick=lambda: rig.clock.advance(0.01),
+            )
+            assert "1 node(s) on which a binding of the pod was given up lately" in conditions(rig)[-1]["message"]
+            requests = rig.live.requests
+            assert requests is not None
+            rig.clock.advance(60)
+            requests.tidy()
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) >= 2, tick=lambda: rig.clock.advance(0.01))
+
+    asyncio.run(run())
+
+
+def test_after_a_restart_a_pod_with_a_live_request_is_not_placed_again() -> None:
+    async def run() -> None:
+        pod = make_pod("web", uid="u-web")
+        request = new_request(pod, "n1", annotations={}, backoff_limit=3)
+        request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
+        async with rig_of(*NODES, decide=False) as rig:
+            rig.hear(pod)
+            rig.live.hear(None, request)
+            await rig.live.catch_up()
+            assert rig.live.engine.cache.pod("u-web") is not None
+            assert rig.pool(pod) is None
+            failed = replace(request, status=BindRequestStatus("Failed", "no", 3))
+            rig.live.hear(request, replace(failed, metadata=replace(failed.metadata, resource_version="4")))
+            await rig.live.catch_up()
+            assert rig.live.engine.cache.pod("u-web") is None
+            assert rig.pool(pod) is not None
+
+    asyncio.run(run())
+
+
+def test_a_pod_of_another_scheduler_takes_its_room_from_when_it_has_a_request() -> None:
+    """Its own engine has decided; the binder may come to it much later."""
+
+    async def run() -> None:
+        theirs = changed(make_pod("gang-0", uid="u-gang", cpu=3), spec={"scheduler_name": "volcano"})
+        request = new_request(theirs, "n1", annotations={}, backoff_limit=3)
+        request = replace(request, metadata=replace(request.metadata, uid="r", resource_version="3"))
+        ours = make_pod("web", uid="u-web", cpu=2)
+        async with rig_of(make_node("n1", cpu=4)) as rig:
+            as_server(rig)
+            rig.hear(theirs)
+            rig.live.hear(None, request)
+            await rig.live.catch_up()
+            rig.hear(ours)
+            await until(lambda: bool(conditions(rig)))
+            assert "1 Insufficient cpu" in conditions(rig)[-1]["message"]
+            assert rig.sent("POST", "/bindrequests") == []
+            rig.live.hear(request, None)  # deleted by its own engine: the binder may have sent the binding
+            await rig.live.catch_up()
+            requests = rig.live.requests
+            assert requests is not None
+            assert requests.lost() == []
+            rig.clock.advance(60)
+            assert requests.lost() == [(theirs.uid, request)]
+            requests.read_pod(theirs.uid, theirs)  # who waits for the room is woken
+            await until(lambda: bool(rig.sent("POST", "/bindrequests")), tick=lambda: rig.clock.advance(0.1))
+
+    asyncio.run(run())
+
+
+def test_an_older_request_of_that_name_is_replaced_and_a_live_one_to_another_node_is_in_the_way() -> None:
+    async def run(there: BindRequest) -> tuple[list[str], list[str]]:
+        pod = make_pod("web", uid="u-web")
+        async with rig_of(NODES[0]) as rig:
+            as_server(rig)
+            path = "/apis/scheduling.run.ai/v1alpha2/namespaces/default/bindrequests/web"
+            rig.objects[path] = there
+            rig.refuse("POST", "/bindrequests", Reply(409, {"kind": "Status", "reason": "AlreadyExists", "code": 409}))
+            rig.hear(pod)
+            await until(lambda: bool(rig.events.told))
+            deleted = [each["preconditions"]["uid"] for each in rig.sent("DELETE", "/bindrequests/web")]
+            return deleted, [each.note for each in rig.events.told]
+
+    def request(uid: str, node: str, **status: Any) -> BindRequest:
+        made = new_request(make_pod("web", uid=uid), node, annotations={}, backoff_limit=3)
+        meta = replace(made.metadata, uid="there", resource_version="2")
+        return replace(made, metadata=meta, status=BindRequestStatus(**status))
+
+    assert asyncio.run(run(request("u-old", "n1"))) == (["there"], ["Successfully assigned default/web to n1"])
+    assert asyncio.run(run(request("u-web", "n2", phase="Failed", failed_attempts=3)))[0] == ["there"]
+    deleted, notes = asyncio.run(run(request("u-web", "n2")))
+    assert deleted == []
+    assert "already has a live bind request, to node n2" in notes[0]
+
+
+def test_a_request_that_is_refused_is_told_as_any_binding_that_could_not_be_written_and_made_later() -> None:
+    async def run() -> None:
+        pod = make_pod("web")
+        async with rig_of(NODES[0]) as rig:
+            as_server(rig)
+            rig.refuse("POST", "/bindrequests", status(403, "Forbidden", "exceeded quota: requests"))
+            rig.hear(pod)
+            await until(lambda: bool(rig.events.told and conditions(rig)))
+            (said,), (written,) = rig.events.told, conditions(rig)
+            assert (said.kind, said.reason, written["reason"]) == ("Warning", "FailedScheduling", "SchedulerError")
+            assert said.note == written["message"]
+            assert said.note.startswith('running Bind plugin "BindRequestBinder": ')
+            assert "exceeded quota: requests" in said.note
+            assert rig.live.engine.desk.failures.excluded(pod.uid) == frozenset()
+            await until(lambda: len(rig.sent("POST", "/bindrequests")) == 2, tick=lambda: rig.clock.advance(1))
+
+    asyncio.run(run())

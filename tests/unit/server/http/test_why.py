@@ -1,0 +1,134 @@
+"""`/why`: who is answered, with what, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from bayplan.objects.pod_relaxations import Change
+from bayplan.server import ALWAYS_ALLOWED, NotLeading, Views
+from bayplan.telemetry.answers import Answer
+from bayplan.telemetry.metrics import Registry
+from support.fakes.http_server import on_loop
+from support.harness.health_server import Judge, get, served
+
+JANE = {"username": "jane", "groups": ["team"]}
+ANSWER = Answer(
+    pod="shop/web-0",
+    sentence="it waits",
+    changes=(Change(kind="requests", less={"cpu": 500}, node="n1", text="ask for 500m less CPU"),),
+)
+
+
+async def why(namespace: str, name: str, now: bool) -> Answer | None:
+    await asyncio.sleep(0)
+    if name == "elsewhere":
+        raise NotLeading("this instance does not lead")
+    if (namespace, name) != ("shop", "web-0"):
+        return None
+    return msgspec.structs.replace(ANSWER, source="now" if now else "record")
+
+
+VIEWS = Views(metrics=Registry(), why=why)
+
+
+def judge() -> Judge:
+    pods = {("jane", "get", f"pods shop/{name}") for name in ("web-0", "gone", "elsewhere")}
+    return Judge(tokens={"t": JANE}, allowed=pods)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@on_loop
+async def test_who_may_get_the_pod_is_told_why() -> None:
+    async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+        reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "application/json"
+        assert msgspec.json.decode(reply.body, type=Answer) == ANSWER
+        assert {"engine": "pod", "state": "pending", "source": "record"}.items() <= reply.json.items()
+        afresh = await get(server, "/why/shop/web-0?now=true", headers=bearer("t"))
+        assert afresh.json["source"] == "now"
+
+
+@on_loop
+async def test_a_token_that_the_proxy_of_the_api_server_left_alone_counts() -> None:
+    async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+        assert (await get(server, "/why/shop/web-0", headers={"X-Bayplan-Token": "t"})).status == 200
+        assert (await get(server, "/why/shop/web-0", headers={"X-Bayplan-Token": "stolen"})).status == 401
+
+
+@on_loop
+async def test_who_may_not_get_the_pod_is_refused_in_the_words_of_kubernetes() -> None:
+    asked = judge()
+    async with served(VIEWS, judge=asked, open_paths=ALWAYS_ALLOWED) as server:
+        assert (await get(server, "/why/shop/web-0")).status == 403
+        reply = await get(server, "/why/bank/vault", headers=bearer("t"))
+        assert reply.status == 403
+        assert reply.json["message"] == (
+            'pods "vault" is forbidden: User "jane" cannot get resource "pods" in API group "" in the namespace "bank"'
+        )
+        assert asked.asked[-1]["resourceAttributes"] == {
+            "namespace": "bank",
+            "verb": "get",
+            "version": "v1",
+            "resource": "pods",
+            "name": "vault",
+        }
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        pytest.param("/why/shop/gone", "GET", 404, id="no-such-pod"),
+        pytest.param("/why/shop/elsewhere", "GET", 503, id="another-leads"),
+        pytest.param("/why/shop/web-0", "DELETE", 405, id="nothing-can-be-changed"),
+        pytest.param("/why/shop", "GET", 403, id="no-pod"),
+        pytest.param("/why/shop/web-0/log", "GET", 403, id="more-than-a-pod"),
+    ],
+)
+def test_other_questions(path: str, method: str, status: int) -> None:
+    async def ask() -> None:
+        async with served(VIEWS, judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+            reply = await get(server, path, method=method, headers=bearer("t"))
+            assert reply.status == status
+            assert reply.json["kind"] == "Status"
+
+    asyncio.run(ask())
+
+
+@on_loop
+async def test_a_server_that_cannot_say_why_has_no_such_path() -> None:
+    async with served(Views(metrics=Registry()), judge=judge(), open_paths=ALWAYS_ALLOWED) as server:
+        assert (await get(server, "/why/shop/web-0", headers=bearer("t"))).status == 404
+
+
+@on_loop
+async def test_pods_of_namespaces_that_the_caller_may_not_read_stay_unnamed() -> None:
+    evict = Change(kind="eviction", evict=("shop/a", "bank/b"), node="n1", text="evict shop/a and bank/b from n1")
+    told = Answer(
+        pod="shop/web-0",
+        sentence="n1 will do once bank/b is gone",
+        victims=("bank/b",),
+        changes=(evict,),
+        together=(evict,),
+    )
+
+    async def naming(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
+        return told
+
+    views = Views(metrics=Registry(), why=naming)
+    known = judge()
+    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+        reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
+        assert "bank" not in reply.text
+        assert reply.json["sentence"] == "n1 will do once a pod of another namespace is gone"
+        assert reply.json["changes"][0]["evict"] == ["shop/a", "a pod of another namespace"]
+    known.allowed.add(("jane", "get", "pods bank/"))
+    async with served(views, judge=known, open_paths=ALWAYS_ALLOWED) as server:
+        reply = await get(server, "/why/shop/web-0", headers=bearer("t"))
+        assert msgspec.json.decode(reply.body, type=Answer) == told

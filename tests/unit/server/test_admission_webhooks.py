@@ -1,0 +1,156 @@
+"""Reviews of an API server, answered: over HTTPS, and without."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bayplan.admission.gpu_sharing import match_conditions
+from bayplan.admission.webhooks import (
+    DOORS,
+    GPU_DOORS,
+    AdmissionSettings,
+    doors_for,
+)
+from bayplan.clock import SystemClock
+from bayplan.server.admission_webhooks import (
+    Unreadable,
+    Webhooks,
+    WebhookServer,
+    registrations,
+)
+from bayplan.server.http.serving_tls import ServingTls, TlsOptions
+from support.builders.volcano_manifests import job, queue, task
+from support.fakes.http_server import on_loop
+
+Tree = dict[str, Any]
+
+
+class Around:
+    def queues(self) -> Mapping[str, Tree]:
+        return {"default": queue("default")}
+
+    def namespace(self, name: str) -> Tree | None:
+        return {"metadata": {"name": name, "annotations": {"scheduling.volcano.sh/queue-name": "team"}}}
+
+    def template_faults(self, name: str, namespace: str, template: Tree) -> list[str]:  # noqa: ARG002
+        return []
+
+
+HOOKS = Webhooks(DOORS, Around(), AdmissionSettings())
+
+
+def review(item: Tree | None, *, operation: str = "CREATE", old: Tree | None = None) -> bytes:
+    request = {"uid": "1", "operation": operation, "object": item, "oldObject": old, "namespace": "ml", "name": "x"}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def test_a_job_is_filled_up_by_a_patch() -> None:
+    answer = HOOKS.answer("/jobs/mutate", review(job("a", task("worker", 2))))
+    response = answer["response"]
+    assert (answer["kind"], response["uid"], response["allowed"], response["patchType"]) == (
+        *("AdmissionReview", "1", True, "JSONPatch"),
+    )
+    patch = {each["path"]: each["value"] for each in json.loads(base64.b64decode(response["patch"]))}
+    assert (patch["/spec/queue"], patch["/spec/minAvailable"]) == ("default", 2)
+    assert "/metadata/namespace" not in patch
+
+
+def test_nothing_to_fill_in_is_no_patch() -> None:
+    full = {**queue("q", weight=1, reclaimable=True), "status": {}}
+    assert "patch" not in HOOKS.answer("/queues/mutate", review(full))["response"]
+
+
+def test_a_namespace_that_the_path_names_is_known() -> None:
+    group = {"metadata": {"name": "g"}, "spec": {"queue": "default"}}
+    patch = json.loads(base64.b64decode(HOOKS.answer("/podgroups/mutate", review(group))["response"]["patch"]))
+    assert patch == [{"op": "replace", "path": "/spec/queue", "value": "team"}]
+
+
+def test_a_refusal_has_a_sentence() -> None:
+    response = HOOKS.answer("/jobs/validate", review(job("a", task("w"), task("w"), queue="default")))["response"]
+    assert response == {"uid": "1", "allowed": False, "status": {"message": "duplicated task name w;"}}
+
+
+def test_a_deletion_is_judged_by_its_name() -> None:
+    body = review(None, operation="DELETE", old=queue("default")).replace(b'"name": "x"', b'"name": "default"')
+    response = HOOKS.answer("/queues/validate", body)["response"]
+    assert response["status"]["message"] == "`default` queue can not be deleted"
+
+
+def test_an_operation_that_a_door_does_not_know() -> None:
+    response = HOOKS.answer("/pods/validate", review({}, operation="CONNECT"))["response"]
+    assert response["allowed"] is False
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"kind":"AdmissionReview"}', b'{"kind":"AdmissionReview","request":{"object":3}}']
+)
+def test_what_is_no_review(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        HOOKS.answer("/jobs/mutate", body)
+
+
+def test_how_an_api_server_is_told() -> None:
+    found = registrations(DOORS, name="v", client={"service": {"name": "s", "namespace": "n"}, "caBundle": "x"})
+    assert len(found) == len(DOORS)
+    first = next(each for each in found if each["metadata"]["name"] == "v-jobs-mutate")
+    assert first["kind"] == "MutatingWebhookConfiguration"
+    (hook,) = first["webhooks"]
+    assert hook["clientConfig"]["service"] == {"name": "s", "namespace": "n", "path": "/jobs/mutate"}
+    assert hook["rules"][0]["operations"] == ["CREATE"]
+    by_url = registrations(DOORS[:1], name="v", client={"url": "https://h:1/"})
+    assert by_url[0]["webhooks"][0]["clientConfig"] == {"url": f"https://h:1{DOORS[0].path}"}
+
+
+def test_an_api_server_asks_about_no_other_pods_than_those_that_share_gpus() -> None:
+    doors = [*GPU_DOORS, *doors_for(["/pods/mutate"])]
+    found = registrations(doors, name="v", client={"url": "https://h:1"}, sharing=["bayplan", "other"])
+    assert [each["metadata"]["name"] for each in found] == [
+        "bayplan-gpus-mutate",
+        "bayplan-gpus-validate",
+        "v-pods-mutate",
+    ]
+    for each in found[:2]:
+        assert each["metadata"]["annotations"] == {"bayplan.dev/scheduler-names": "bayplan,other"}
+        assert each["webhooks"][0]["matchConditions"] == match_conditions(["bayplan", "other"])
+    assert "matchConditions" not in found[2]["webhooks"][0]
+
+
+def test_a_pod_that_shares_a_gpu_is_given_references_by_a_patch() -> None:
+    pod = {
+        "metadata": {"name": "p", "annotations": {"gpu-fraction": "0.5"}},
+        "spec": {"containers": [{"name": "main"}]},
+    }
+    response = HOOKS.answer("/gpus/mutate", review(pod))["response"]
+    patch = {each["path"]: each for each in json.loads(base64.b64decode(response["patch"]))}
+    assert set(patch) == {"/metadata/annotations/runai~1shared-gpu-configmap", "/spec/containers", "/spec/volumes"}
+
+
+@on_loop
+async def test_over_https() -> None:
+    tls = ServingTls(TlsOptions(), SystemClock(), address="127.0.0.1")
+    server = WebhookServer(HOOKS, tls=tls, address="127.0.0.1", port=0)
+    await server.start()
+    try:
+        base = f"https://127.0.0.1:{server.port}"
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(base, connector=connector) as session:
+            headers = {"Content-Type": "application/json"}
+            async with session.post("/queues/mutate", data=review(queue("q")), headers=headers) as answer:
+                assert (await answer.json())["response"]["allowed"] is True
+            async with session.post("/queues/mutate", data=b"{}", headers=headers) as answer:
+                assert answer.status == 400
+            async with session.post("/nowhere", data=b"{}", headers=headers) as answer:
+                assert answer.status == 404
+            async with session.post("/jobs/mutate", data=b"x", headers={"Content-Type": "text/plain"}) as answer:
+                assert answer.status == 415
+            async with session.get("/healthz") as answer:
+                assert await answer.text() == "ok"
+    finally:
+        await server.close()

@@ -1,0 +1,301 @@
+"""What each path shows: upstream's words, compared letter by letter with what kube-scheduler 1.36.4 answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.objects.core import Pod
+from bayplan.server import About, Check, Views, election_check, handlers_check, shutdown_check
+from bayplan.telemetry.metrics import Counter, Registry
+from support.fakes.http_server import on_loop
+from support.harness.health_server import get, served
+
+STARTED = datetime(2026, 11, 15, 11, 34, 53, tzinfo=UTC)
+WARNING = (
+    "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is "
+    "for debugging purposes only.\n"
+)
+
+
+NO_FOO = 'warn: some health checks cannot be excluded: no matches for "foo"\n'
+
+
+def views(**more: Any) -> Views:
+    election = election_check("kube-scheduler", lambda: 0.0)
+    known: dict[str, Any] = {
+        "metrics": Registry(),
+        "healthz": [election],
+        "readyz": [election, shutdown_check(lambda: False), handlers_check(lambda: True)],
+        "started_at": 1794742493.83,
+    }
+    return Views(**{**known, **more})
+
+
+# Health
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/healthz", "ok"),
+        ("/healthz?verbose", "[+]leaderElection ok\nhealthz check passed\n"),
+        ("/livez?verbose", "[+]ping ok\nlivez check passed\n"),
+        ("/livez?verbose&exclude=ping", "[+]ping excluded: ok\nlivez check passed\n"),
+        ("/readyz?verbose=1", "[+]leaderElection ok\n[+]shutdown ok\n[+]sched-handler-sync ok\nreadyz check passed\n"),
+        (
+            "/readyz?verbose&exclude=shutdown&exclude=foo",
+            f"[+]leaderElection ok\n[+]shutdown excluded: ok\n[+]sched-handler-sync ok\n{NO_FOO}readyz check passed\n",
+        ),
+        ("/readyz?exclude=shutdown", "ok"),
+        ("/readyz/shutdown", "ok"),
+        ("/readyz/shutdown?verbose", "ok"),
+    ],
+)
+@on_loop
+async def test_all_is_well(path: str, body: str) -> None:
+    async with served(views()) as server:
+        reply = await get(server, path)
+        assert (reply.status, reply.text) == (200, body)
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        assert reply.headers["cache-control"] == "no-cache, private"
+        assert reply.headers["content-length"] == str(len(body))
+
+
+@pytest.mark.parametrize(
+    ("check", "problem"),
+    [
+        (election_check("kube-scheduler", lambda: 21.0), "failed election to renew leadership on lease kube-scheduler"),
+        (shutdown_check(lambda: True), "process is shutting down"),
+        (handlers_check(lambda: False), "handlers are not fully synchronized"),
+    ],
+)
+@on_loop
+async def test_something_is_wrong_and_only_those_who_may_learn_what(check: Check, problem: str) -> None:
+    async with served(views(readyz=[Check("first", lambda: ""), check])) as server:
+        reply = await get(server, "/readyz")
+        assert reply.status == 500
+        assert reply.text == f"[+]first ok\n[-]{check.name} failed: reason withheld\nreadyz check failed\n"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        single = await get(server, f"/readyz/{check.name}")
+        assert (single.status, single.text) == (500, f"internal server error: {problem}\n")
+        assert (await get(server, f"/readyz?exclude={check.name}")).text == "ok"
+
+
+def test_twenty_seconds_past_its_end_a_lease_may_still_be_held() -> None:
+    assert election_check("x", lambda: 20.0).problem() == ""
+
+
+@on_loop
+async def test_how_the_checks_fared() -> None:
+    ill = False
+    async with served(views(livez=[Check("beat", lambda: "none" if ill else "")])) as server:
+        await get(server, "/livez")
+        ill = True
+        await get(server, "/livez")
+        text = (await get(server, "/metrics/slis")).text
+        assert "# HELP process_start_time_seconds [ALPHA] Start time" in text
+        assert "\nprocess_start_time_seconds 1.79474249383e+09\n" in text
+        assert '\nkubernetes_healthcheck{name="beat",type="livez"} 0\n' in text
+        assert '\nkubernetes_healthchecks_total{name="beat",status="error",type="livez"} 1\n' in text
+        assert '\nkubernetes_healthchecks_total{name="beat",status="success",type="livez"} 1\n' in text
+        assert "registered_metrics_total" not in text
+
+
+# Paths and methods
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/metrics/", "/HEALTHZ", "/healthz/", "/readyz/nope", "//healthz"])
+@on_loop
+async def test_what_is_not_there(path: str) -> None:
+    async with served(views()) as server:
+        reply = await get(server, path)
+        assert (reply.status, reply.text) == (404, "404 page not found\n")
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+@on_loop
+async def test_views_that_are_missing_have_no_path() -> None:
+    async with served(Views(metrics=Registry())) as server:
+        assert server.paths == [
+            "/healthz",
+            "/healthz/ping",
+            "/livez",
+            "/livez/ping",
+            "/metrics",
+            "/metrics/slis",
+            "/readyz",
+            "/readyz/ping",
+        ]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "OPTIONS"])
+@on_loop
+async def test_any_method_reads(method: str) -> None:
+    async with served(views()) as server:
+        assert (await get(server, "/healthz", method=method)).text == "ok"
+
+
+@on_loop
+async def test_heads_have_no_body() -> None:
+    async with served(views()) as server:
+        reply = await get(server, "/healthz", method="HEAD")
+        assert (reply.status, reply.body, reply.headers["content-length"]) == (200, b"", "2")
+        assert (await get(server, "/metrics", method="HEAD")).body == b""
+
+
+# Metrics
+
+
+@on_loop
+async def test_metrics_and_their_reset() -> None:
+    registry, hits = Registry(), Counter("hits_total", "Hits.", ("code",))
+    registry.add(hits)
+    hits.labels("200").inc()
+    async with served(views(metrics=registry)) as server:
+        reply = await get(server, "/metrics")
+        assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+        assert reply.headers["process-start-time-unix"] == "1794742493"
+        assert '\nhits_total{code="200"} 1\n' in reply.text
+        assert (await get(server, "/metrics", method="DELETE")).text == "metrics reset\n"
+        assert "hits_total" not in (await get(server, "/metrics")).text
+
+
+@on_loop
+async def test_what_pods_take() -> None:
+    tree = {
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]},
+    }
+    pods = [msgspec.convert(tree, Pod)]
+    async with served(views(pods=lambda: pods)) as server:
+        line = (await get(server, "/metrics/resources")).text.splitlines()[-1]
+        assert line == (
+            'kube_pod_resource_request{namespace="default",node="",pod="a",priority="",resource="cpu",'
+            'scheduler="default-scheduler",unit="cores"} 1.5'
+        )
+        pods.clear()
+        assert (await get(server, "/metrics/resources")).text == ""
+
+
+# Configuration and status
+
+
+@on_loop
+async def test_the_configuration_that_is_in_force() -> None:
+    tree = {"kind": "KubeSchedulerConfiguration", "parallelism": 16, "profiles": [{"schedulerName": "<a>"}]}
+    async with served(views(configuration=lambda: tree)) as server:
+        reply = await get(server, "/configz")
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.text == (
+            '{"componentconfig":{"kind":"KubeSchedulerConfiguration","parallelism":16,'
+            '"profiles":[{"schedulerName":"\\u003ca\\u003e"}]}}'
+        )
+
+
+ABOUT = About(component="kube-scheduler", started=STARTED, runtime="python3.11.7", version="1.36.4", emulated="1.36")
+
+
+def zpages() -> tuple[Views, ManualClock]:
+    clock = ManualClock(STARTED)
+    clock.advance(3600 * 25 + 61)
+    flags: Callable[[], dict[str, str]] = lambda: {"v": "2", "authentication-skip-lookup": "false"}  # noqa: E731
+    return views(about=ABOUT, flags=flags, configuration=dict), clock
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain", "*/*", "text/html;q=0.9, */*"])
+@on_loop
+async def test_status_for_people(accept: str) -> None:
+    known, clock = zpages()
+    async with served(known, clock=clock) as server:
+        reply = await get(server, "/statusz", headers={"Accept": accept} if accept else {})
+        assert reply.text == (
+            f"\nkube-scheduler statusz\n{WARNING}\n"
+            "Started: Sun Nov 15 11:34:53 UTC 2026\nUp: 25 hr 01 min 01 sec\nGo version: python3.11.7\n"
+            "Binary version: 1.36.4\nEmulation version: 1.36\n"
+            "Paths: /configz /flagz /healthz /livez /metrics /readyz\n"
+        )
+        flags = await get(server, "/flagz")
+        assert flags.text == f"\nkube-scheduler flagz\n{WARNING}authentication-skip-lookup=false\nv=2\n"
+        assert flags.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(("version", "warned"), [("v1alpha1", True), ("v1beta1", False)])
+@on_loop
+async def test_status_for_programs(version: str, warned: bool) -> None:
+    known, clock = zpages()
+    async with served(known, clock=clock) as server:
+        accept = f"application/json;v={version};g=config.k8s.io;as=Statusz"
+        reply = await get(server, "/statusz", headers={"Accept": accept})
+        assert reply.headers["content-type"] == f"application/json;g=config.k8s.io;v={version};as=Statusz"
+        assert reply.json == {
+            "kind": "Statusz",
+            "apiVersion": f"config.k8s.io/{version}",
+            "metadata": {"name": "kube-scheduler"},
+            "startTime": "2026-11-15T11:34:53Z",
+            "uptimeSeconds": 90061,
+            "goVersion": "python3.11.7",
+            "binaryVersion": "1.36.4",
+            "emulationVersion": "1.36",
+            "paths": ["/configz", "/flagz", "/healthz", "/livez", "/metrics", "/readyz"],
+        }
+        deprecated = '299 - "This version of the statusz endpoint is deprecated. Please use a newer version."'
+        assert reply.headers.get("warning") == (deprecated if warned else None)
+
+
+@on_loop
+async def test_flags_as_yaml() -> None:
+    known, clock = zpages()
+    async with served(known, clock=clock) as server:
+        accept = "application/yaml; v=v1beta1; g=config.k8s.io; as=Flagz"
+        reply = await get(server, "/flagz", headers={"Accept": accept})
+        assert reply.text == (
+            "apiVersion: config.k8s.io/v1beta1\nflags:\n  authentication-skip-lookup: 'false'\n  v: '2'\n"
+            "kind: Flagz\nmetadata:\n  name: kube-scheduler\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/json",
+        "text/html",
+        "application/json;v=v1;g=config.k8s.io;as=Statusz",
+        "application/json;v=v1beta1;g=config.k8s.io;as=Flagz",
+    ],
+)
+@on_loop
+async def test_programs_must_say_what_they_want(accept: str) -> None:
+    known, clock = zpages()
+    async with served(known, clock=clock) as server:
+        reply = await get(server, "/statusz", headers={"Accept": accept})
+        assert reply.status == 406
+        assert reply.json["message"] == (
+            "only the following media types are accepted: application/json, application/yaml, text/plain"
+        )
+        assert reply.json["reason"] == "NotAcceptable"
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "status", "answer"),
+    [
+        ("PUT", b"7", 200, "successfully set klog.logging.verbosity to 7\n"),
+        ("PUT", b"xx", 400, 'strconv.ParseUint: parsing "xx": invalid syntax\n'),
+        ("PUT", b"", 400, 'strconv.ParseUint: parsing "": invalid syntax\n'),
+        ("GET", b"", 406, "unsupported http method\n"),
+    ],
+)
+@on_loop
+async def test_verbosity(method: str, body: bytes, status: int, answer: str) -> None:
+    told: list[int] = []
+    async with served(views(set_verbosity=told.append)) as server:
+        reply = await get(server, "/debug/flags/v", method=method, body=body)
+        assert (reply.status, reply.text) == (status, answer)
+        assert reply.headers["content-type"] == "text/plain"
+        assert told == ([7] if status == 200 else [])

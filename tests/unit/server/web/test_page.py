@@ -1,0 +1,231 @@
+"""Who gets the page: whoever the API server lets in, whoever is on this machine, and nobody else. It is only read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import bayplan.server
+from bayplan.clock import ManualClock
+from bayplan.errors import ServingError
+from bayplan.objects.core import Namespace
+from bayplan.objects.meta import ObjectMeta
+from bayplan.server import PageDoor, PageViews, Server, Viewers, Views
+from bayplan.telemetry.answers import Answer
+from bayplan.telemetry.metrics import Registry
+from bayplan.telemetry.page_feed import Numbers
+from bayplan.testing import make_pod
+from support.fakes.http_server import on_loop
+from support.harness.health_server import (
+    Judge,
+    Reply,
+    connected,
+    get,
+    reply_of,
+    served,
+)
+
+FILES = Path(bayplan.server.__file__).parent / "page_files"
+JANE, TOM = {"username": "jane"}, {"username": "tom"}
+PATHS = ("/page/", "/page/main.js", "/page/stream")
+NAMESPACES = ("team", "secret")
+
+
+def viewers(clock: ManualClock | None = None) -> Viewers:
+    known = {
+        "namespaces": [Namespace(metadata=ObjectMeta(name=name)) for name in NAMESPACES],
+        "pods": [make_pod("web", namespace=name) for name in NAMESPACES],
+    }
+    views = PageViews(
+        objects=lambda plural: known.get(plural, []),
+        numbers=Numbers,
+        queues=dict,
+        decisions=list,
+        about=dict,
+    )
+    return Viewers(views, clock or ManualClock())
+
+
+@asynccontextmanager
+async def guarded() -> AsyncIterator[tuple[Server, Judge]]:
+    """Jane may have the page and see the pods of her team; Tom has a token and no rights."""
+    judge = Judge(tokens={"janes": JANE, "toms": TOM})
+    judge.allowed = {("jane", "get", path) for path in PATHS} | {("jane", "get", "/metrics")}
+    judge.allowed.add(("jane", "list", "pods team/"))
+    views = Views(metrics=Registry(), page=viewers())
+    async with served(views, judge=judge, open_paths=("/healthz",)) as server:
+        yield server, judge
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def cookie(token: str) -> dict[str, str]:
+    return {"Cookie": f"other=1; bayplan-token={token}"}
+
+
+@on_loop
+async def test_without_a_token_nothing_is_read() -> None:
+    async with guarded() as (server, _):
+        form = await get(server, "/page/")
+        assert form.status == 401
+        assert '<form method="post" action="sign-in">' in form.text
+        assert "main.js" not in form.text
+        for path in ("/page/main.js", "/page/stream", "/page/vendor/uplot.js", "/page/nothing"):
+            assert (await get(server, path)).status == 403
+        assert (await get(server, "/page/stream", headers=bearer("wrong"))).status == 401
+
+
+@on_loop
+async def test_a_token_without_the_right_is_refused() -> None:
+    async with guarded() as (server, _):
+        assert (await get(server, "/page/stream", headers=bearer("toms"))).status == 403
+        assert (await get(server, "/page/main.js", headers=cookie("toms"))).status == 403
+        told = await get(server, "/page/sign-in", method="POST", body=b"token=toms")
+        assert (told.status, "set-cookie" in told.headers) == (401, False)
+        assert "may not get /page/" in told.text
+
+
+@on_loop
+async def test_who_signs_in_gets_a_cookie_that_opens_the_page_and_nothing_else() -> None:
+    async with guarded() as (server, _):
+        signed = await get(server, "/page/sign-in", method="POST", body=b"token=janes")
+        assert (signed.status, signed.headers["location"]) == (303, "./")
+        assert signed.headers["set-cookie"] == "bayplan-token=janes; Path=/; HttpOnly; Secure; SameSite=Strict"
+        assert 'src="main.js"' in (await get(server, "/page/", headers=cookie("janes"))).text
+        assert (await get(server, "/metrics", headers=bearer("janes"))).status == 200
+        assert (await get(server, "/metrics", headers=cookie("janes"))).status == 403
+        out = await get(server, "/page/sign-out", method="POST", headers=cookie("janes"))
+        assert "Max-Age=0" in out.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x%0d%0aSet-Cookie:y", "%3Cscript%3E", "x" * 5000])
+@on_loop
+async def test_what_is_no_token_is_told_so(given: str) -> None:
+    async with guarded() as (server, judge):
+        told = await get(server, "/page/sign-in", method="POST", body=f"token={given}".encode())
+        assert (told.status, "set-cookie" in told.headers) == (401, False)
+        assert "script" not in told.text
+        assert judge.asked == []
+
+
+@on_loop
+async def test_only_the_namespaces_that_the_caller_may_read_are_streamed() -> None:
+    async with guarded() as (server, judge):
+        text = await streamed(server, "event: whole", bearer("janes"))
+        assert '"team/web"' in text
+        assert "secret" not in text
+        judge.allowed.add(("jane", "list", "pods /"))
+        judge.tokens["janes-other"] = {"username": "jane", "groups": ["more"]}
+        text = await streamed(server, "event: whole", bearer("janes-other"))
+        assert '"team/web"' in text
+        assert '"secret/web"' in text
+
+
+async def streamed(server: Server, until: str, headers: dict[str, str]) -> str:
+    """What the stream says until some words."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    async with connected(server) as (reader, writer):
+        writer.write(f"GET /page/stream HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
+        said = b""
+        while until.encode() not in said:
+            said += await reader.read(65536)
+    assert b"Content-Type: text/event-stream\r\n" in said
+    return said.decode()
+
+
+@on_loop
+async def test_nobody_waits_for_streams_when_the_server_closes() -> None:
+    async with guarded() as (server, _), connected(server) as (reader, writer):
+        request = "GET /page/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer janes\r\n\r\n"
+        writer.write(request.encode())
+        await reader.readuntil(b"event: whole")
+        await server.close(3600.0)
+        assert len(server._connections) == 0
+        assert b"event: whole" not in await reader.read(), "the stream has ended, and nobody began another"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@on_loop
+async def test_nothing_can_be_written(method: str) -> None:
+    door = PageDoor("127.0.0.1:0", viewers(), clock=ManualClock())
+    await door.start()
+    try:
+        for path in (*PATHS, "/page/sign-in", "/page/sign-out"):
+            assert (await plain(door, path, method=method)).status in (404, 405)
+    finally:
+        await door.close()
+
+
+async def plain(door: PageDoor, path: str, *, method: str = "GET", host: str = "localhost") -> Reply:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    raw = await reader.read()
+    writer.close()
+    return reply_of(raw)
+
+
+async def why(namespace: str, name: str, now: bool) -> Answer:  # noqa: ARG001
+    return Answer(pod=f"{namespace}/{name}", sentence="it waits")
+
+
+@on_loop
+async def test_the_door_on_loopback_needs_no_token() -> None:
+    door = PageDoor("127.0.0.1:0", viewers(), why=why, clock=ManualClock())
+    await door.start()
+    try:
+        assert (await plain(door, "/why/team/web")).json["sentence"] == "it waits"
+        assert (await plain(door, "/why/team/web", host="evil.example")).status == 403
+        assert (await plain(door, "/why/team/web", method="POST")).status == 405
+        assert door.url == f"http://127.0.0.1:{door.port}/page/"
+        assert (await plain(door, "/")).headers["location"] == "page/"
+        assert (await plain(door, "/page")).headers["location"] == "page/"
+        page = await plain(door, "/page/")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert (await plain(door, "/metrics")).status == 404
+        assert (await plain(door, "/page/../page.py")).status == 404
+        for host in ("127.0.0.1", f"localhost:{door.port}", "[::1]:80"):
+            assert (await plain(door, "/page/", host=host)).status == 200
+        for host in ("evil.example", f"evil.example:{door.port}", "10.0.0.1", "127.0.0.1.evil.example"):
+            assert (await plain(door, "/page/", host=host)).status == 403
+    finally:
+        await door.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", ":8080", "10.0.0.1:80", "[::]:0", "example.com:80"])
+def test_a_door_without_a_token_opens_on_loopback_alone(address: str) -> None:
+    with pytest.raises(ServingError, match="is not of this machine alone"):
+        PageDoor(address, viewers(), clock=ManualClock())
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    for path in (*FILES.glob("*.js"), FILES / "index.html"):
+        named = re.findall(r'(?:from|src=|href=) ?"\./?([\w./-]+)"|(?:src|href)="([\w./-]+)"', path.read_text("utf-8"))
+        for name in filter(None, (each for pair in named for each in pair)):
+            assert (FILES / name).is_file(), f"{path.name} names {name}"
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    for path in (*FILES.glob("*.js"), *FILES.glob("*.css"), FILES / "index.html"):
+        assert re.findall(r"https?://", path.read_text("utf-8")) == [], path.name
+
+
+def test_no_text_becomes_markup() -> None:
+    for path in FILES.glob("*.js"):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", path.read_text("utf-8"))
+
+
+def test_vendored_files_are_those_that_were_published() -> None:
+    published = json.loads((FILES / "vendor" / "vendored.json").read_text("utf-8"))
+    assert set(published) == {path.name for path in (FILES / "vendor").iterdir()} - {"vendored.json"}
+    for name, told in published.items():
+        assert hashlib.sha256((FILES / "vendor" / name).read_bytes()).hexdigest() == told["sha256"], name
+        assert (FILES / "vendor" / told["licence"]).is_file()

@@ -1,0 +1,206 @@
+"""The OpenB experiment: its checkpoints, its sequences, its curve."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bayplan.clock import ManualClock
+from bayplan.plugins.gpu.gpu_requests import GpuAsk, given_devices
+from bayplan.plugins.gpu.typical_pods import TypicalPods
+from bayplan.scheduler.cycle.scheduling_cycle import first_of
+from bayplan.scheduler.engine import PodEngine
+from bayplan.sim.sweeps.openb_experiment import (
+    Curve,
+    Run,
+    Summary,
+    Workload,
+    in_file_order,
+    run,
+    run_in_file_order,
+    tuned,
+)
+from bayplan.sim.traces.trace_files import TraceNode, TracePod
+from bayplan.sim.virtual_time.policies import POLICIES, policy_configuration, shape_of
+from bayplan.sim.virtual_time.trace_objects import Pods, cluster_of
+from bayplan.telemetry.decisions import DecisionRing
+from support.builders.openb_workloads import WORKLOADS, openb
+
+CAPACITY = 6_212_000
+
+FINAL = {
+    "default": (10_891, "5435280 3005 5519080 2895 5558590 2845 5702450 2689 5874730 2496"),
+    "gpuspec33": (10_891, "5447650 3058 5557840 2876 5668270 2727 5757780 2701 5854210 2437"),
+    "multigpu50": (8_493, "5417520 1118 5502550 1004 5541790 955 5685920 798 5835580 639"),
+    "gpushare100": (17_679, "4258430 6620 4377860 6446 4388940 6415 4891270 5822 4607460 6266"),
+    "cpu200": (12_899, "3957310 4730 4078900 4583 4102140 4564 5071000 4173 4552470 4267"),
+}
+"""Arrivals, then allocated milli and failed pods of each policy, when nodes and pods come in the order of the files."""
+
+
+@pytest.mark.parametrize("policy", list(POLICIES)[1:])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_whole_runs_without_chance_end_as_published(workload: str, policy: str) -> None:
+    arrived, numbers = FINAL[workload]
+    place = 2 * (list(POLICIES).index(policy) - 1)
+    allocated, failed = map(int, numbers.split()[place : place + 2])
+    found = run_in_file_order(openb(workload), policy)
+    assert (found.arrived, found.allocated_milli, found.failed) == (arrived, allocated, failed)
+
+
+@pytest.mark.parametrize(
+    ("workload", "pods", "load", "shapes", "typical", "covered"),
+    [
+        ("default", 8152, 97.98, 91, 35, 7766),
+        ("gpuspec33", 8152, 97.98, 330, 127, 7748),
+        ("multigpu50", 9061, 182.85, 91, 43, 8610),
+        ("gpushare100", 8152, 63.63, 49, 21, 7784),
+        ("cpu200", 8832, 97.98, 90, 34, 8401),
+    ],
+)
+def test_workloads_are_those_of_the_publication(
+    workload: str, pods: int, load: float, shapes: int, typical: int, covered: int
+) -> None:
+    found = openb(workload)
+    assert len(found.nodes) == 1213
+    assert found.capacity == CAPACITY
+    assert len(found.pods) == pods
+    assert round(100 * sum(pod.ask.total for pod in found.pods) / CAPACITY, 2) == load
+    assert len({shape_of(pod) for pod in found.pods}) == shapes
+    usual = TypicalPods.of(map(shape_of, found.pods))
+    assert (len(usual.counts), usual.covered) == (typical, covered)
+
+
+def pod(milli: int, count: int = 1, name: str = "") -> TracePod:
+    return TracePod(name, 1000, 1024, GpuAsk(milli, count) if count else GpuAsk())
+
+
+def test_a_list_that_is_too_short_gets_copies_behind_it() -> None:
+    pods = [pod(1000, 1, str(number)) for number in range(50)]
+    sequence = tuned(pods, 100_000, random.Random(7))
+    assert sorted(sequence[:50], key=lambda each: int(each.name)) == pods
+    assert sequence[:50] != pods
+    assert sum(each.ask.total for each in sequence) == 130_000
+    assert set(sequence[50:]) <= set(pods)
+
+
+def test_a_list_that_is_too_long_loses_pods_and_keeps_its_order() -> None:
+    pods = [pod(1000, 1, str(number)) for number in range(400)]
+    sequence = tuned(pods, 100_000, random.Random(7))
+    shuffled = list(pods)
+    random.Random(7).shuffle(shuffled)
+    assert len(sequence) == 130
+    places = [shuffled.index(each) for each in sequence]
+    assert places == sorted(places)
+
+
+def test_the_last_pod_is_held_against_its_share_of_one_device() -> None:
+    """Not against all that it asks for, so that the load may come out a little higher."""
+    whole = [pod(1000, 8), pod(1000, 4)]
+    assert [each.ask.total for each in in_file_order(whole, 9_000)] == [8000, 4000]  # 8000 + 1000 is below 11700
+    assert [each.ask.total for each in in_file_order(whole, 10_000)] == [8000, 4000, 8000]  # 12000 + 1000 is not above
+
+
+def test_the_curve_averages_over_all_arrivals_of_a_load() -> None:
+    curve = Curve(1000)
+    curve.note(896, placed=True)
+    curve.note(0, placed=True)
+    curve.note(6, placed=False)
+    assert curve.at((90, 100)) == {90: pytest.approx(89.6)}
+    curve.note(98, placed=True)
+    assert curve.at((90, 100)) == {90: pytest.approx(89.6), 100: 99.4}
+
+
+def test_summaries_are_means_and_deviations_of_the_population() -> None:
+    runs = [Run("w", "fgd", seed, 1, 0, 0, {90: value, 100: value}) for seed, value in enumerate((90.0, 92.0))]
+    found = Summary.of(runs)
+    assert (found.mean, found.deviation, found.seeds) == ({90: 91.0, 100: 91.0}, {90: 1.0, 100: 1.0}, (0, 1))
+
+
+SMALL = Workload(
+    "small",
+    [TraceNode(f"n{number}", 16_000, 65_536, 2, "T4") for number in range(12)],
+    [TracePod(f"p{n}", 1000 * (n % 4), 512, GpuAsk(100 * (n % 10), 1) if n % 10 else GpuAsk()) for n in range(60)],
+)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_seed_decides_everything(policy: str) -> None:
+    once, again, other = (run(SMALL, policy, seed) for seed in (3, 3, 4))
+    assert once == again
+    assert once.allocation != other.allocation
+    assert 0 < once.allocated_milli <= SMALL.capacity
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_weight_alone_changes_nothing(policy: str) -> None:
+    """`random` among them, which takes any of the best nodes where others take the first."""
+    alone, weighed = (run(SMALL, text, 3) for text in (policy, f"{policy}:2"))
+    assert (weighed.failed, weighed.allocated_milli, weighed.allocation) == (
+        alone.failed,
+        alone.allocated_milli,
+        alone.allocation,
+    )
+
+
+@pytest.mark.parametrize("policy", list(POLICIES)[1:])
+def test_pods_that_share_their_evaluation_go_where_each_would_go_alone(policy: str) -> None:
+    found = []
+    for share in (True, False):
+        configuration, registry = policy_configuration(policy, SMALL.pods)
+        engine = PodEngine(
+            configuration,
+            registry,
+            cluster_of(SMALL.nodes),
+            clock=ManualClock(),
+            chance=random.Random(0),
+            tie_break=lambda *_: 0,
+            share=share,
+        )
+        make = Pods(engine.prepare).make
+        infos = [make(each, f"pod-{number}") for number, each in enumerate([*SMALL.pods, *SMALL.pods])]
+        placed = [engine.place(info).node for info in infos]
+        found.append([(node, info.once(given_devices)) for node, info in zip(placed, infos, strict=True)])
+        engine.close()
+    assert found[0] == found[1]
+    assert any(node is None for node, _ in found[0])
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
+def test_an_engine_that_keeps_no_records_decides_the_same(limit_bytes: int) -> None:
+    """A run of the experiment keeps none; a live scheduler does."""
+    configuration, registry = policy_configuration("fgd", SMALL.pods)
+    ring = DecisionRing(limit_bytes)
+    engine = PodEngine(
+        configuration,
+        registry,
+        cluster_of(SMALL.nodes),
+        clock=ManualClock(),
+        chance=random.Random(0),
+        tie_break=first_of,
+        records=ring,
+    )
+    make = Pods(engine.prepare).make
+    sequence = list(in_file_order(SMALL.pods, SMALL.capacity))
+    nodes = [engine.place(make(each, f"pod-{number}")).node for number, each in enumerate(sequence)]
+    engine.close()
+    allocated = sum(each.ask.total for each, node in zip(sequence, nodes, strict=True) if node is not None)
+    found = run_in_file_order(SMALL, "fgd")
+    assert (found.arrived, found.failed, found.allocated_milli) == (len(nodes), nodes.count(None), allocated)
+    assert len(ring) == (len(nodes) if limit_bytes else 0)
+
+
+def test_devices_come_back_when_a_pod_goes() -> None:
+    """What a pod held is free for the next one as soon as the cache no longer counts it."""
+    configuration, registry = policy_configuration("bestfit", SMALL.pods)
+    cache = cluster_of([TraceNode("only", 16_000, 65_536, 1, "T4")])
+    engine = PodEngine(configuration, registry, cache, clock=ManualClock(), chance=random.Random(0))
+    make = Pods(engine.prepare).make
+    first = engine.place(make(pod(700), "first"))
+    assert first.node == "only"
+    assert engine.place(make(pod(700), "second")).node is None
+    assert first.held is not None
+    cache.forget(first.held.pod)
+    assert engine.place(make(pod(700), "third")).node == "only"
+    engine.close()

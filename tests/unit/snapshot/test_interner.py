@@ -1,0 +1,146 @@
+"""Small numbers for values: counting, giving back, and what readers are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from bayplan.snapshot.intern_tables import (
+    Lookup,
+    PodKind,
+    ResourceNames,
+    Vocabulary,
+)
+from bayplan.snapshot.interner import Interner
+
+
+def test_equal_values_share_an_id() -> None:
+    interner: Interner[str] = Interner()
+    assert interner.acquire("a") == interner.acquire("a") == 0
+    assert interner.acquire("b") == 1
+    assert (interner.get("a"), interner.get("nobody")) == (0, -1)
+    assert interner.value(1) == "b"
+    assert interner.in_use == 2
+    assert len(interner) == 2
+
+
+def test_the_last_use_gives_the_id_back_but_not_away() -> None:
+    interner: Interner[str] = Interner()
+    number = interner.acquire("a")
+    interner.acquire("a")
+    interner.release(number)
+    assert interner.get("a") == number
+    interner.release(number)
+    assert interner.get("a") == -1
+    assert interner.value(number) == "a"  # a snapshot may still show it
+    assert dict(interner.items()) == {number: "a"}
+    assert interner.acquire("b") != number
+
+
+def test_recycled_ids_are_given_out_again() -> None:
+    interner: Interner[str] = Interner()
+    number = interner.acquire("a")
+    interner.release(number)
+    interner.recycle()
+    with pytest.raises(LookupError, match="id 0 is not in use"):
+        interner.value(number)
+    assert dict(interner.items()) == {}
+    assert interner.acquire("b") == number
+    assert len(interner) == 1
+
+
+def test_a_value_that_comes_back_before_recycling_gets_an_id_of_its_own() -> None:
+    interner: Interner[str] = Interner()
+    old = interner.acquire("a")
+    interner.release(old)
+    new = interner.acquire("a")
+    assert new != old
+    interner.recycle()
+    assert interner.value(new) == "a"
+    assert dict(interner.items()) == {new: "a"}
+
+
+def test_readers_are_told_what_is_new() -> None:
+    interner: Interner[str] = Interner()
+    interner.acquire("a")
+    cursor, fresh = interner.since(0)
+    assert fresh == [0]
+    interner.acquire("a")
+    assert interner.since(cursor) == (cursor, [])
+    interner.acquire("b")
+    assert interner.since(cursor)[1] == [1]
+
+
+def test_a_reader_that_was_away_for_too_long_is_told_everything() -> None:
+    interner: Interner[int] = Interner()
+    kept = interner.acquire(-1)
+    cursor, _ = interner.since(0)
+    for value in range(5000):
+        interner.release(interner.acquire(value))
+        interner.recycle()
+    late = interner.acquire(-2)
+    assert set(interner.since(cursor)[1]) == {kept, late}
+
+
+def test_a_lookup_asks_once_a_value() -> None:
+    interner: Interner[str] = Interner()
+    asked: list[str] = []
+
+    def is_short(value: str) -> bool:
+        asked.append(value)
+        return len(value) == 1
+
+    lookup = Lookup(interner, is_short)
+    for value in ("a", "bb"):
+        interner.acquire(value)
+    assert lookup.answers()[:2].tolist() == [True, False]
+    interner.acquire("c")
+    assert lookup.answers()[:3].tolist() == [True, False, True]
+    assert asked == ["a", "bb", "c"]
+
+
+def test_a_lookup_asks_again_when_an_id_means_something_else() -> None:
+    interner: Interner[str] = Interner()
+    lookup = Lookup(interner, lambda value: value == "a")
+    number = interner.acquire("a")
+    assert lookup.answers()[number]
+    interner.release(number)
+    interner.recycle()
+    assert interner.acquire("b") == number
+    assert not lookup.answers()[number]
+
+
+def test_a_lookup_made_late_answers_for_released_ids_too() -> None:
+    interner: Interner[int] = Interner()
+    shown = interner.acquire(-1)
+    for value in range(3000):  # long enough for the log to be cut
+        interner.acquire(value % 3)
+        interner.release(interner.get(value % 3))
+    interner.release(shown)
+    assert Lookup(interner, lambda value: value == -1).answers()[shown]
+
+
+def test_kinds_are_values() -> None:
+    one, same = PodKind("ns", {"a": "1", "b": "2"}), PodKind("ns", {"b": "2", "a": "1"})
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != PodKind("other", {"a": "1", "b": "2"})
+    assert one != PodKind("ns", {"a": "1"})
+    assert one != ("ns", {"a": "1", "b": "2"})
+
+
+def test_resource_columns_are_made_when_they_are_named() -> None:
+    names = ResourceNames()
+    assert (names.index("cpu"), names.index("memory"), names.index("pods")) == (0, 1, 3)
+    assert names.find("x.io/gpu") == -1
+    assert names.index("x.io/gpu") == names.find("x.io/gpu") == 4
+    assert len(names) == 5
+
+
+def test_recycling_a_vocabulary_recycles_all_of_it() -> None:
+    vocabulary = Vocabulary()
+    vocabulary.taints.release(vocabulary.taints.acquire(()))
+    vocabulary.features.release(vocabulary.features.acquire(frozenset()))
+    vocabulary.kinds.release(vocabulary.kinds.acquire(PodKind("", {})))
+    vocabulary.recycle()
+    for interner in (vocabulary.taints, vocabulary.features, vocabulary.kinds):
+        assert list(interner.items()) == []
