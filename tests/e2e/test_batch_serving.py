@@ -29,7 +29,7 @@ from support.builders.batch_engines import engine_of
 from support.builders.framework import changed
 from support.e2e.batch_harness import GANGS, BatchCorner
 from support.e2e.scheduler_process import until
-from support.fakes.http_server import turns_of_others
+from support.harness.async_tests import turns_of_others
 from support.harness.deadlines import DEADLINE_S
 from support.harness.live_batch import batch_running
 

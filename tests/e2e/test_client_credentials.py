@@ -16,7 +16,7 @@ from bayplan.client import Client, Resource, Secret, Target, find_target
 from bayplan.clock import SystemClock
 from bayplan.errors import Forbidden, Unauthorized
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 WHO = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 

@@ -17,7 +17,7 @@ from bayplan.client import Client, Election, Timings
 from bayplan.clock import SystemClock
 from bayplan.errors import LeaseLost
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 QUICK = Timings(lease_s=9.0, renew_s=6.0, retry_s=0.5)
 """Quicker than upstream's, and slow enough for a machine that everybody wants something of."""

@@ -17,8 +17,8 @@ from bayplan.objects.core import Namespace, Pod
 from bayplan.objects.kinds import KINDS, kind_of
 from bayplan.objects.meta import KubeObject
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop, until
 from support.fakes.tcp_proxy import Pipe
+from support.harness.async_tests import on_loop, until
 
 NAMESPACES = resource_of(kind_of(Namespace))
 PODS = resource_of(kind_of(Pod))

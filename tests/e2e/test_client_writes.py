@@ -15,7 +15,7 @@ from bayplan.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 NODES = resource_of(kind_of(Node))
 

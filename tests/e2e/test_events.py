@@ -16,7 +16,7 @@ from bayplan.clock import SystemClock
 from bayplan.objects.core import Pod
 from bayplan.telemetry.events import EventRecorder
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 NODE = "events-node"
 

@@ -22,7 +22,7 @@ from bayplan.controllers import RUNS_FOR, FakeKubelet, NodeTemplate, PodHabits
 from bayplan.controllers.kubelet.fake_nodes import NODES
 from bayplan.errors import NotFound
 from cluster.run import Cluster
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 Requests = Counter[tuple[str, int]]
 

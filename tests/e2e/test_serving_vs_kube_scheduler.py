@@ -46,7 +46,7 @@ from bayplan.telemetry.process_metrics import (
 )
 from bayplan.telemetry.scheduler_metrics import SchedulerMetrics
 from cluster.run import Cluster, free_ports
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.deadlines import DEADLINE_S
 from support.harness.health_server import get, trusting
 from support.harness.metrics_scrape import families

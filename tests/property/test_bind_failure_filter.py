@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 
 from bayplan.clock import ManualClock
 from bayplan.framework.api.status import Code
-from bayplan.framework.runtime.bind_request_mutation import (
-    EXCLUDED,
-    FIRST_EXCLUSION_S,
-    LAST_EXCLUSION_S,
-    PATIENCE,
-    BindRequestDesk,
-)
+from bayplan.framework.runtime.bind_failures import FIRST_EXCLUSION_S, LAST_EXCLUSION_S, PATIENCE
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
 from bayplan.plugins.bind_request_binder import BindRequestBinder
 from support.builders.framework import (
     FITS,

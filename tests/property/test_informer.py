@@ -27,8 +27,8 @@ from support.fakes.http_server import (
     modified,
     node,
     status,
-    until,
 )
+from support.harness.async_tests import until
 
 NAMES = st.sampled_from("abcd")
 STEPS = st.one_of(

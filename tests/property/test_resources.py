@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from bayplan.objects.meta import Condition, ObjectMeta, QuantityText
+from bayplan.objects.meta import Condition, ObjectMeta
 from bayplan.objects.resources import (
     NONZERO_DEFAULTS,
     accounted_nonzero,

@@ -5,23 +5,28 @@ from __future__ import annotations
 import logging
 import platform
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bayplan import __version__
 from bayplan.api_writes.pod_statuses import PodStatuses
 from bayplan.api_writes.writes import ApiWrites
-from bayplan.app import build_batch_engine, known_actions, known_batch_plugins, usage_collector
 from bayplan.app.api_clients import Wiring
 from bayplan.app.batch_monitor import BatchMonitor
 from bayplan.app.bind_request_watch import RequestWatch
+from bayplan.app.configuration import known_actions, known_batch_plugins
 from bayplan.app.insecure_serving import OpenPages, served_openly
 from bayplan.app.page_source import page_served
 from bayplan.app.process_lifecycle import SchedulerProcess, Watching
 from bayplan.app.secure_serving import served
+from bayplan.batch.actions import default_actions
+from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
+from bayplan.batch.config.conf_file import ConfFile
 from bayplan.batch.config.scheduler_conf import BatchConfiguration, load_default
 from bayplan.batch.engine import BatchEngine
+from bayplan.batch.handle import Outside, Reply
 from bayplan.batch.live.bind_request_handlers import follow_requests
 from bayplan.batch.live.event_handlers import nobody_waits
 from bayplan.batch.live.node_shard import Sharding
@@ -30,17 +35,34 @@ from bayplan.batch.live.options import HARD_SHARDS, LOCK_NAMESPACE, BatchOptions
 from bayplan.batch.live.plugin_reloader import BatchReloading
 from bayplan.batch.live.run_loop import LiveBatch
 from bayplan.batch.live.run_loop_factory import Ways, followed, live_batch
+from bayplan.batch.node_usage.collector import UsageCollector
+from bayplan.batch.node_usage.metrics_sources import MetricsFault, MetricsRequest
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.registry import ActionSet, PluginSet
 from bayplan.cache import Cache
-from bayplan.client import EVERYTHING, EventSink, Informers, Resource, Target, Unreadable
+from bayplan.client import (
+    EVERYTHING,
+    BlockingService,
+    Client,
+    EventSink,
+    Informers,
+    Resource,
+    Service,
+    Target,
+    Unreadable,
+)
 from bayplan.client.event_sink import FEW_SENDERS
-from bayplan.clock import LoopClock, SystemClock
+from bayplan.clock import Clock, LoopClock, SystemClock
 from bayplan.config.bayplan_settings import OwnSettings
 from bayplan.config.model import LeaderElection
 from bayplan.config.serving_flags import ServingFlags
 from bayplan.explain.engine_dispatch import BinderLook
 from bayplan.framework.runtime.nominator import NominationLedger
 from bayplan.framework.runtime.plugin_call import call_under_way
-from bayplan.framework.runtime.plugin_discovery import looks
+from bayplan.framework.runtime.plugin_discovery import (
+    looks,
+)
+from bayplan.framework.runtime.registry import Registry as PluginRegistry
 from bayplan.memory import keep_frozen
 from bayplan.objects import workloads
 from bayplan.objects.core import Pod
@@ -49,6 +71,8 @@ from bayplan.objects.kinds import KINDS, Kind, kind_of
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import types as volcano
+from bayplan.objects.volcano.types import DEFAULT_QUEUE
+from bayplan.plugins import default_plugins
 from bayplan.telemetry.binder_metrics import show_stale
 from bayplan.telemetry.decisions import DecisionRing
 from bayplan.telemetry.events import WARNING, EventRecorder, ObjectReference
@@ -348,3 +372,74 @@ async def batch_process(
         count_requests(side.live, monitor.registry)
         monitor.show(process, side.live, settings.lease, binder=BinderLook.of(wiring.client, own))
         yield process
+
+
+def build_batch_engine(
+    configuration: BatchConfiguration | Path,
+    cache: Cache,
+    *,
+    plugins: PluginSet | None = None,
+    actions: ActionSet | None = None,
+    framework_plugins: PluginRegistry | None = None,
+    clock: Clock | None = None,
+    chance: random.Random | None = None,
+    nominations: NominationLedger | None = None,
+    outside: Outside | None = None,
+    mends: Iterable[str] = (),
+    scheduler_names: Collection[str] = (DEFAULT_SCHEDULER,),
+    default_queue: str = DEFAULT_QUEUE,
+    ignored_provisioners: Iterable[str] = (),
+) -> BatchEngine:
+    """A batch engine on a cache, with every shipped plugin and action unless told otherwise.
+
+    `configuration`: as it is, or the file that says it, which is looked at again before each session. `nominations`:
+    the pod engine's, where both work on one cache. `outside`: how extenders are reached, if not by HTTP. `mends`: which
+    of Volcano's quirks are switched off, by name. Close it."""
+    actions = actions or default_actions()
+    file = ConfFile(configuration, actions=tuple(actions)) if isinstance(configuration, Path) else None
+    return BatchEngine(
+        cache,
+        configuration if isinstance(configuration, BatchConfiguration) else load_default(),
+        plugins=plugins or default_batch_plugins(),
+        actions=actions,
+        framework_plugins=framework_plugins or default_plugins(),
+        clock=clock or SystemClock(),
+        chance=chance or random.Random(),
+        nominations=nominations,
+        file=file,
+        outside=outside or BlockingService(user_agent=f"bayplan/{__version__}"),
+        mends=mends,
+        scheduler_names=scheduler_names,
+        default_queue=default_queue,
+        ignored_provisioners=ignored_provisioners,
+    )
+
+
+@asynccontextmanager
+async def usage_collector(
+    engine: BatchEngine, *, api: Client | None = None, clock: LoopClock | None = None
+) -> AsyncIterator[UsageCollector]:
+    """Who asks the metrics system that the engine's configuration names, by HTTP: `run` it beside the sessions.
+
+    `api`: a client of the API server, which serves the metrics of `prometheus_adaptor`."""
+    clock = clock or SystemClock()
+    agent = f"bayplan/{__version__}"
+    services = {
+        verify: Service(clock, user_agent=agent, trust=Target(server="", verify=verify)) for verify in (True, False)
+    }
+
+    async def fetch(request: MetricsRequest, timeout_s: float) -> Reply:
+        if request.url.startswith("/"):
+            if api is None:
+                raise MetricsFault(f"{request.url} is a path of the API server, and there is no client for one")
+            told = await api.transport.request(request.method, request.url, request.body, timeout_s=timeout_s)
+        else:
+            service = services[request.verify_tls]
+            told = await service.post(request.url, request.body, timeout_s, headers=request.headers)
+        return Reply(told.status, told.body)
+
+    try:
+        yield UsageCollector(engine, fetch, clock)
+    finally:
+        for service in services.values():
+            await service.close()

@@ -29,14 +29,7 @@ from bayplan.apiserver.embedded import EmbeddedCluster
 from bayplan.apiserver.http.in_process import InsideDoor
 from bayplan.apiserver.requests import User
 from bayplan.apiserver.storage.sqlite_backend import DataSync
-from bayplan.app import (
-    configured,
-    freeze_memory,
-    plugin_source,
-    scheduler_process,
-    sharing_schedulers,
-    uses_bind_requests,
-)
+from bayplan.app import freeze_memory
 from bayplan.app.batch import BatchSettings
 from bayplan.app.binder import (
     BinderProcess,
@@ -46,7 +39,9 @@ from bayplan.app.binder import (
     known_binder_plugins,
 )
 from bayplan.app.combined import both_process
+from bayplan.app.configuration import configured, plugin_source
 from bayplan.app.process_lifecycle import SchedulerProcess
+from bayplan.app.scheduler import scheduler_process, sharing_schedulers, uses_bind_requests
 from bayplan.app.webhook_manager import manifests, register
 from bayplan.client import Client, Secret, Target
 from bayplan.clock import LoopClock, SystemClock

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bayplan.app import usage_collector, watched_kinds, wired_scheduler
 from bayplan.app.api_clients import Wiring
-from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests
+from bayplan.app.batch import BatchSettings, BatchSide, batch_side, count_requests, usage_collector
 from bayplan.app.bind_request_watch import RequestWatch
 from bayplan.app.binder import (
     BinderMonitor,
@@ -27,6 +26,7 @@ from bayplan.app.binder import (
 from bayplan.app.insecure_serving import OpenPages, served_openly
 from bayplan.app.page_source import Showcase
 from bayplan.app.process_lifecycle import SchedulerProcess, Watching
+from bayplan.app.scheduler import watched_kinds, wired_scheduler
 from bayplan.app.secure_serving import Monitor, monitored
 from bayplan.batch.live.run_loop import LiveBatch
 from bayplan.cache import Cache

@@ -11,10 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from bayplan import __version__
 from bayplan.app.health_server import health_served, listening
-from bayplan.client import Client, Election, Target, Timings
+from bayplan.client import (
+    Client,
+    Election,
+    Target,
+    Timings,
+)
 from bayplan.clock import LoopClock, SystemClock
 from bayplan.config.feature_gates import RELEASE
-from bayplan.controllers import Controllers
+from bayplan.controllers import Controllers, FakeKubelet, NodeTemplate, PodHabits
 from bayplan.objects.volcano.constants import SCHEDULER
 from bayplan.server import Check, Views, election_check, routes_of
 from bayplan.telemetry.metrics import Registry
@@ -117,3 +122,26 @@ async def _served(
 def _checks(process: ControllersProcess) -> list[Check]:
     election = process.election
     return [election_check("controllers", election.overdue_s)] if election is not None else []
+
+
+@asynccontextmanager
+async def fake_kubelet(
+    target: Target,
+    *,
+    count: int,
+    template: NodeTemplate,
+    first: int = 0,
+    habits: PodHabits | None = None,
+    qps: float = 100.0,
+    burst: int = 200,
+    seed: int | None = None,
+) -> AsyncIterator[FakeKubelet]:
+    """A fake kubelet on an API server. Leases go their own way: their number is bounded by the time between two."""
+    clock, chance = SystemClock(), random.Random(seed)
+    async with (
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=qps, burst=burst) as client,
+        Client(target, clock=clock, chance=chance, user_agent="bayplan-kubelet", qps=-1.0, connections=8) as leases,
+    ):
+        yield FakeKubelet(
+            client, count=count, template=template, first=first, leases=leases, habits=habits or PodHabits()
+        )

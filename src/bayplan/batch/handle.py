@@ -21,10 +21,10 @@ from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.handle import Writes
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
 from bayplan.framework.runtime.nominator import NominationLedger
 from bayplan.framework.runtime.registry import Registry
+from bayplan.intents.writes import Writes
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog
 from bayplan.telemetry.decisions import DecisionRing

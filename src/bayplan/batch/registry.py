@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from bayplan.batch.config.arguments import Arguments
 from bayplan.batch.diagnostics.plugin_faults import Nonsense
 from bayplan.batch.handle import BatchHandle
+from bayplan.config.suggestions import nearly
 from bayplan.errors import PluginError
 from bayplan.framework.runtime.plugin_call import FAULTS
-from bayplan.framework.runtime.plugin_contract import home_of, nearly
+from bayplan.framework.runtime.plugin_contract import home_of
 
 if TYPE_CHECKING:
     from bayplan.batch.session.session import Session

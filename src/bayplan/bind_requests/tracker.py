@@ -31,7 +31,7 @@ from bayplan.bind_requests.lost_requests import REQUEST_TIMEOUT_S, LostRequests
 from bayplan.cache.cache import Cache
 from bayplan.clock import Clock
 from bayplan.framework.api.status import SUCCESS, Status, error
-from bayplan.framework.runtime.bind_request_mutation import BindFailures
+from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import TIMES_STALE, BindRequest, pause_s

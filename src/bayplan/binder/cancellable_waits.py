@@ -18,7 +18,7 @@ from bayplan.binder.informer_cache import Key
 from bayplan.client.cancellation import Cancellation
 from bayplan.devices.claim_intents import AwaitDevices
 from bayplan.errors import BayplanError
-from bayplan.framework.api.handle import Writes
+from bayplan.intents.writes import Writes
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.volumes.volume_intents import AwaitVolumes
 

@@ -25,8 +25,8 @@ from bayplan.cache import Cache
 from bayplan.client import Client, Resource, Selection
 from bayplan.clock import LoopClock
 from bayplan.errors import BayplanError, Conflict, NotFound
-from bayplan.framework.api.handle import Writes
 from bayplan.intents.pod_intents import AnnotatePod
+from bayplan.intents.writes import Writes
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.resource import ResourceClaim

@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from bayplan.binder.plugin import STAGES, BinderHandle
+from bayplan.config.suggestions import nearly
 from bayplan.errors import ConfigError, PluginError
-from bayplan.framework.runtime.plugin_contract import nearly
 
 STAGE = "binder"
 FACTORY = "factory"

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import click
-
 from bayplan import __version__
 from bayplan.cli.cluster_folder import DEFAULT_NAME, ClusterFolder
-from bayplan.cli.flags.shell_completion import complete_contexts, complete_namespaces
 from bayplan.cli.signals import run_until_stopped
 from bayplan.client import Client, Target, find_target
 from bayplan.clock import SystemClock
@@ -73,42 +70,6 @@ class Connection:
 def _embedded(folder: ClusterFolder, env: Mapping[str, str]) -> Target:
     folder.must_run()
     return find_target(folder.kubeconfig, env=env)
-
-
-def connection_options(command: F) -> F:
-    """`--kubeconfig`, `--context` and `--cluster`; the command gets them as one `connection`."""
-
-    def joined(*args: Any, kubeconfig: Path | None, context: str, cluster: str, **given: Any) -> Any:
-        return command(*args, connection=Connection(kubeconfig, context, cluster), **given)
-
-    joined.__doc__ = command.__doc__
-    joined.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
-        click.option("--cluster", metavar="NAME", default="", help="The cluster of `bayplan cluster up --name NAME`."),
-        click.option(
-            "--context",
-            default="",
-            shell_complete=complete_contexts,
-            help="A context of the kubeconfig other than the current one.",
-        ),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(path_type=Path),
-            help="Default: KUBECONFIG, ~/.kube/config, the pod's, then the cluster of `bayplan cluster up`.",
-        ),
-    ):
-        option(joined)
-    return joined  # type: ignore[return-value]
-
-
-def namespace_option(command: F) -> F:
-    return click.option(
-        "-n",
-        "--namespace",
-        default="",
-        shell_complete=complete_namespaces,
-        help="Default: the one of the context, usually `default`.",
-    )(command)
 
 
 @asynccontextmanager

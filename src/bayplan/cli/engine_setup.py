@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bayplan.app import build_engine, configured, known_plugins
+from bayplan.app.configuration import configured, known_plugins
+from bayplan.app.scheduler import build_engine
 from bayplan.batch.config.scheduler_conf import remedy_for
 from bayplan.binder.plugin_registry import STAGE as BINDER_STAGE
 from bayplan.cache import Cache

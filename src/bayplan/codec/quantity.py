@@ -23,7 +23,6 @@ from typing import NamedTuple
 import msgspec
 
 from bayplan.errors import ObjectError
-from bayplan.objects.meta import QuantityText
 
 _PATTERN_TEXT = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 FORMAT_WRONG = f"quantities must match the regular expression '{_PATTERN_TEXT}'"
@@ -404,3 +403,7 @@ def _pow10(exponent: int) -> float:
     if exponent >= -323:
         return float(f"1e-{-exponent // 32 * 32}") / float(f"1e{-exponent % 32}")
     return 0.0
+
+
+QuantityText = str | int | float
+"""A quantity as it stands in a manifest: `"500m"`, `2` or `0.5`."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bayplan.codec.quantity import Format, Quantity, parse_quantity
-from bayplan.objects.meta import QuantityText
+from bayplan.codec.quantity import Format, Quantity, QuantityText, parse_quantity
 from bayplan.objects.resource import CapacityRequestPolicy, CapacityValidRange, DeviceCapacity
 
 Amounts = dict[str, Quantity]

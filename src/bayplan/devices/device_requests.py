@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.devices.errors import AllocationError
 from bayplan.devices.pools import PoolDevice
-from bayplan.objects.meta import QuantityText
 from bayplan.objects.resource import (
     DeviceClass,
     DeviceRequest,

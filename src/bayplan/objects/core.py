@@ -6,7 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from bayplan.objects.meta import Api, Condition, KubeObject, LabelSelector, ObjectMeta, QuantityText, ResourceList
+from bayplan.codec.quantity import QuantityText
+from bayplan.objects.meta import Api, Condition, KubeObject, LabelSelector, ObjectMeta, ResourceList
 from bayplan.objects.volumes import Volume
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityText, parse_quantity
 from bayplan.errors import ObjectError
 from bayplan.objects.core import (
     DEFAULT_SCHEDULER_NAME,
@@ -29,7 +29,7 @@ from bayplan.objects.core import (
 )
 from bayplan.objects.field_checks import check
 from bayplan.objects.kinds import kind_of
-from bayplan.objects.meta import KubeObject, QuantityText, ResourceList
+from bayplan.objects.meta import KubeObject, ResourceList
 from bayplan.objects.resource import DeviceRequest, DeviceSubRequest, ExactDeviceRequest, ResourceClaim
 from bayplan.objects.resources import is_hugepages, is_native, is_pod_level, pod_requests
 from bayplan.objects.storage import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-from bayplan.codec.quantity import Quantity, QuantityError, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityError, QuantityText, parse_quantity
 from bayplan.errors import ObjectError
 from bayplan.objects import (
     core,
@@ -36,7 +36,7 @@ INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
 LARGEST_USER_PRIORITY = 1_000_000_000
 
-_QUANTITY_TYPES = frozenset(get_args(meta.QuantityText))
+_QUANTITY_TYPES = frozenset(get_args(QuantityText))
 _MOST = Quantity.of(INT64[1])
 _MOST_CPU = Quantity.of_milli(INT64[1])
 

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-QuantityText = str | int | float
-"""A quantity as it stands in a manifest: `"500m"`, `2` or `0.5`."""
+from bayplan.codec.quantity import QuantityText
 
 ResourceList = dict[str, QuantityText]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import NodeSelector
-from bayplan.objects.meta import Api, Condition, KubeObject, QuantityText
+from bayplan.objects.meta import Api, Condition, KubeObject
 
 
 class CelSelector(Api, frozen=True):

@@ -25,9 +25,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
-from bayplan.codec.quantity import Quantity, parse_quantity
+from bayplan.codec.quantity import Quantity, QuantityText, parse_quantity
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from bayplan.objects.meta import QuantityText, ResourceList
+from bayplan.objects.meta import ResourceList
 from bayplan.objects.name_validation import label_key_problems
 
 CPU = "cpu"

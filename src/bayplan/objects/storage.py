@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import NodeSelector
-from bayplan.objects.meta import Api, KubeObject, LabelSelector, QuantityText, ResourceList
+from bayplan.objects.meta import Api, KubeObject, LabelSelector, ResourceList
 from bayplan.objects.volumes import (
     AwsElasticBlockStore,
     AzureDisk,

@@ -15,7 +15,8 @@ from itertools import count
 from typing import Any
 
 from bayplan.framework.api.extension_points import QUEUE_SORT
-from bayplan.framework.runtime.plugin_call import Boundary, PluginFault
+from bayplan.framework.api.plugin_error import PluginFault
+from bayplan.framework.runtime.plugin_call import Boundary
 from bayplan.objects.core import Pod
 from bayplan.queue.queued_pod import QueuedPod
 

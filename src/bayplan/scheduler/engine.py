@@ -26,18 +26,18 @@ from bayplan.config.model import Configuration, Profile
 from bayplan.errors import BayplanError, ConfigError
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import QUEUE_SORT
-from bayplan.framework.api.handle import Writes
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.equivalence.class_evaluation import Standing
 from bayplan.framework.equivalence.equivalence_classes import Classes
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
 from bayplan.framework.runtime.binding_points import PermitOutcome
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.nominator import NominationLedger
-from bayplan.framework.runtime.plugin_call import PluginFault
 from bayplan.framework.runtime.profile import build_profile, close_all
 from bayplan.framework.runtime.registry import Registry
 from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.intents.writes import Writes
 from bayplan.objects.core import Pod
 from bayplan.objects.resources import asks_alike
 from bayplan.scheduler.cycle.decision_records import record_of

@@ -12,12 +12,13 @@ from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.errors import BayplanError
 from bayplan.framework.api.cycle import Cycle
-from bayplan.framework.api.handle import Writes
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk, Mutator
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_mutation import Mutator
 from bayplan.framework.runtime.filtering import Filtering
 from bayplan.framework.runtime.framework import Framework
 from bayplan.framework.runtime.nominator import NominationLedger
 from bayplan.framework.runtime.waiting_pods import WaitingPods
+from bayplan.intents.writes import Writes
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog
 from bayplan.volumes import VolumeAssumptions

@@ -15,9 +15,10 @@ from typing import Any
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.batch.config.scheduler_conf import FLAGS, PluginOption
 from bayplan.batch.model.tasks import GROUP_NAME, TASK_SPEC
+from bayplan.codec.quantity import QuantityText
 from bayplan.errors import UsageError
 from bayplan.objects.core import Pod
-from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta, QuantityText, ResourceList
+from bayplan.objects.meta import KubeObject, LabelSelector, ObjectMeta, ResourceList
 from bayplan.objects.volcano.types import (
     DEFAULT_QUEUE,
     HARD,

@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bayplan.app import batch_configured, build_batch_engine, filled_cache
+from bayplan.app.batch import build_batch_engine
+from bayplan.app.configuration import batch_configured, filled_cache
 from bayplan.batch.apply_outcome import Settling
 from bayplan.batch.handle import Post, no_post
 from bayplan.batch.model.nodes import NodeUsage

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bayplan.codec.quantity import QuantityError, parse_quantity
+from bayplan.codec.quantity import QuantityError, QuantityText, parse_quantity
 from bayplan.errors import UsageError
 from bayplan.objects.core import (
     Affinity,
@@ -40,7 +40,7 @@ from bayplan.objects.core import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, QuantityText, ResourceList
+from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, ResourceList
 from bayplan.objects.storage import (
     ClaimReference,
     CsiVolumeSource,

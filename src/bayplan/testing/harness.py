@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bayplan.app import configured, filled_cache
+from bayplan.app.configuration import configured, filled_cache
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError, UsageError
 from bayplan.framework.api.cycle import Cycle

@@ -27,7 +27,7 @@ from bayplan.framework.api.extension_points import (
     SCORE,
 )
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
 from bayplan.framework.runtime.filtering import Filtering
 from bayplan.framework.runtime.plugin_call import Boundary
 from bayplan.framework.runtime.registry import Registry

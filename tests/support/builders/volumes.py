@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, PodStatus
-from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference, QuantityText
+from bayplan.objects.meta import LabelSelector, ObjectMeta, OwnerReference
 from bayplan.objects.storage import (
     ClaimReference,
     CsiDriver,

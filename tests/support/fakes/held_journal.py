@@ -16,7 +16,7 @@ from bayplan.apiserver.http.in_process import InsideDoor
 from bayplan.apiserver.storage import store as store_module
 from bayplan.apiserver.storage.sqlite_backend import DataSync, JournalError, SqliteJournal
 from bayplan.apiserver.storage.store import Changes
-from support.fakes.http_server import until
+from support.harness.async_tests import until
 from support.harness.embedded_cluster import Answer, Served, served
 
 Tree = dict[str, Any]

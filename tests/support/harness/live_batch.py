@@ -28,7 +28,8 @@ from bayplan.objects.meta import KubeObject
 from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano import types as volcano
 from support.builders.batch_engines import GANGS
-from support.fakes.http_server import WireServer, until
+from support.fakes.http_server import WireServer
+from support.harness.async_tests import until
 from support.harness.live_engine import PlayedServer
 
 

@@ -36,13 +36,8 @@ from bayplan.queue.queued_pod import Pool
 from bayplan.scheduler.live.bind_request_handlers import follow_requests
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.scheduler.live.scheduler_factory import live_scheduler
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    Request,
-    WireServer,
-    until,
-)
+from support.fakes.http_server import Answer, Reply, Request, WireServer
+from support.harness.async_tests import until
 from support.harness.live_engine import PlayedServer
 
 CLAIMS = resource_of(kind_of(ResourceClaim))

@@ -11,7 +11,8 @@ from bayplan.bind_requests.tracker import BindRequests
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus
 from bayplan.testing import make_node, make_pod
-from support.fakes.http_server import Reply, until
+from support.fakes.http_server import Reply
+from support.harness.async_tests import until
 from support.harness.live_scheduler import (
     Rig,
     as_server,

@@ -28,14 +28,8 @@ from bayplan.objects.storage import ClaimReference, PersistentVolume, Persistent
 from bayplan.volumes.claims import SELECTED_NODE
 from bayplan.volumes.volume_intents import AwaitVolumes, PromiseVolume, SelectNode
 from support.builders.framework import LONG_AGO, make_pod
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Reply, WireServer, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import CLAIMS, RecordedEvents
 
 POD = make_pod("p")

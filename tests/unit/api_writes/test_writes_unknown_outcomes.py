@@ -49,7 +49,7 @@ from bayplan.devices.claims import FINALIZER
 from bayplan.devices.extended_resources import find_special_claim, new_special_claim
 from bayplan.errors import ApiError, Forbidden, Invalid, NotFound, ServerError, TooManyRequests, Unreachable
 from bayplan.framework.api.status import SUCCESS, unschedulable
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
 from bayplan.intents.pod_intents import (
     AnnotatePod,
     BindPod,

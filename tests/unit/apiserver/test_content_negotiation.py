@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from support.fakes.http_server import on_loop
 from support.harness.apiserver_store import config_map
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from unit.apiserver.record_scenes import (
     RECORDING,

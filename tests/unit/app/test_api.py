@@ -11,7 +11,7 @@ import pytest
 from bayplan import Cluster
 from bayplan.app.api import NotSoFar
 from bayplan.errors import ObjectError, UsageError
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bayplan.client import EVERYTHING, Client, Selection
 from bayplan.client.informer.informer import Handler
 from bayplan.clock import ManualClock
 from bayplan.errors import ObjectError, Unreachable
-from bayplan.framework.runtime.bind_request_mutation import BindFailures
+from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import (

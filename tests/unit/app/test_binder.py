@@ -20,7 +20,7 @@ from bayplan.clock import SystemClock
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.process_metrics import LeaderMetrics
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.reconciler import DEFINITIONS
 

@@ -26,7 +26,7 @@ from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.objects.kinds import kind_of
 from bayplan.testing import make_pod
 from support.builders.framework import changed
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 Tree = dict[str, Any]
 POD_SPEC: Tree = {"containers": [{"name": "main", "image": "main", "resources": {"requests": {"cpu": "1"}}}]}

@@ -21,7 +21,7 @@ from bayplan.controllers.core.api_types import (
     PODS,
 )
 from bayplan.errors import ApiError, NotFound
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 Tree = dict[str, Any]
 SHARING = """

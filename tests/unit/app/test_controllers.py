@@ -10,7 +10,7 @@ from bayplan.app.controllers import LEASE_NAME, LEASE_NAMESPACE, controllers_pro
 from bayplan.client import LEASES
 from bayplan.controllers.core.api_types import PODS, REPLICA_SETS
 from bayplan.controllers.volcano.resources import POD_GROUPS
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.volcano_controllers import Rig, install
 

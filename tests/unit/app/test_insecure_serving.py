@@ -11,7 +11,7 @@ from bayplan.clock import ManualClock
 from bayplan.server import Views
 from bayplan.telemetry.metrics import Counter, Registry
 from cluster.run import free_ports
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 HEALTH, METRICS, PROFILES = "/livez", "/metrics", "/debug/pprof/"
 

@@ -16,12 +16,8 @@ from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import (
-    Reply,
-    WireServer,
-    on_loop,
-    until,
-)
+from support.fakes.http_server import Reply, WireServer
+from support.harness.async_tests import on_loop, until
 from support.harness.live_batch import batch_running
 from support.harness.live_scheduler import asking_the_binder, by_requests, running
 from support.harness.lost_lease import StaleLease, complaints, unsent

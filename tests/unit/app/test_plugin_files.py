@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bayplan.app import configured, known_plugins, scheduler_process
 from bayplan.scheduler.live.plugin_reloader import PluginSource
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import QUICK, UNSEEN
 from support.harness.deadlines import DEADLINE_S
 from support.harness.embedded_cluster import served

@@ -9,7 +9,7 @@ import pytest
 
 from bayplan.app.process_lifecycle import LOST, STOPPED, SchedulerProcess
 from bayplan.errors import LeaseLost
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 
 class Live:

@@ -19,12 +19,8 @@ from bayplan.client import BlockingService, NotPosted
 from bayplan.clock import ManualClock
 from bayplan.objects.defaults import admitted
 from bayplan.testing import make_gang, make_node, make_queue
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-)
+from support.fakes.http_server import Reply, Request, WireServer
+from support.harness.async_tests import on_loop
 
 ACTIONS = 'actions: "enqueue, allocate"\n'
 NODES = [make_node("idle", cpu=8), make_node("busy", cpu=8)]

@@ -17,7 +17,7 @@ from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.devices.identity import DeviceId
 from bayplan.framework.api.status import Status
-from bayplan.framework.runtime.bind_request_mutation import BindFailures
+from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod, PodResourceClaim
 from bayplan.objects.kai.bind_request import (

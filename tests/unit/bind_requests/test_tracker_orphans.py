@@ -11,13 +11,13 @@ from bayplan.bind_requests.tracker import BindRequests
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
 from bayplan.errors import Forbidden
-from bayplan.framework.runtime.bind_request_mutation import BindFailures
+from bayplan.framework.runtime.bind_failures import BindFailures
 from bayplan.intents.pod_intents import DeleteBindRequest
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
 from bayplan.scheduler.live.bind_request_handlers import look_for_orphans
 from bayplan.testing import make_node, make_pod
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 WEB = make_pod("web", uid="u1")
 WATCHED = pytest.mark.parametrize("only_failures", [True, False], ids=["failures are watched", "all are watched"])

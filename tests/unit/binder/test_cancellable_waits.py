@@ -19,7 +19,7 @@ from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from support.e2e.volumes_and_devices import claim
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.reconciler import (
     PODS,
     REQUESTS,

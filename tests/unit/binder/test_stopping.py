@@ -12,7 +12,7 @@ from bayplan.app.binder import BinderProcess
 from bayplan.devices.claim_intents import AwaitDevices
 from bayplan.intents.pod_intents import AnnotatePod
 from bayplan.objects.core import Pod
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 from support.harness.reconciler import PODS, BinderRig, on_rig
 
 

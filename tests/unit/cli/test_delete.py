@@ -19,19 +19,8 @@ from bayplan.client import NamedKind, resource_of
 from bayplan.errors import Conflict, NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import (
-    Answer,
-    Feed,
-    Reply,
-    WireServer,
-    deleted,
-    error,
-    listed,
-    modified,
-    node,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Answer, Feed, Reply, WireServer, deleted, error, listed, modified, node, status
+from support.harness.async_tests import on_loop
 from support.harness.in_process_commands import NOWHERE, Run
 
 NODES = NamedKind(resource=resource_of(kind_of(Node)), kind="Node")

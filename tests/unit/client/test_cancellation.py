@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from bayplan.client.cancellation import Cancellation, finish_write, leave_cancellation, start_cancellable
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 
 class Write:

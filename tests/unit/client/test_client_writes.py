@@ -10,13 +10,8 @@ from bayplan.client import EVENTS, JSON_PATCH, MERGE_PATCH, PODS, STRATEGIC_PATC
 from bayplan.errors import ApiError, Conflict, ObjectError
 from bayplan.objects.core import Node, Pod
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop
 
 NODES = resource_of(kind_of(Node))
 

@@ -13,7 +13,7 @@ import pytest
 from bayplan.client import REQUEST_TIMEOUT_S, ConfirmedWrites, Found, LateCreates, Missing, Written, worker_slot
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, Conflict, Forbidden, NotFound, ServerError, TooManyRequests, Unreachable
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 LOST = Unreachable("the connection was cut", sent=True)
 NOT_SENT = Unreachable("connection refused")

@@ -16,16 +16,8 @@ from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
 from bayplan.objects.core import ObjectMeta, Pod
 from bayplan.telemetry.events import EventRecorder
-from support.fakes.http_server import (
-    Answer,
-    Hang,
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Hang, Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop, until
 
 UNSCHEDULABLE = {"type": "Warning", "reason": "Unschedulable", "action": "", "note": "no room"}
 PATH = "/apis/events.k8s.io/v1/namespaces/team/events"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bayplan.client.auth.connection_config import Target, find_target
-from support.fakes.http_server import Reply, WireServer, on_loop
+from support.fakes.http_server import Reply, WireServer
+from support.harness.async_tests import on_loop
 
 SECRET = "s3cr3t-t0k3n"
 _EXEC_VERSION = "client.authentication.k8s.io/v1"

@@ -14,13 +14,8 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.batch_engines import GANGS
 from support.builders.framework import changed
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-)
+from support.fakes.http_server import Answer, Reply, Request, WireServer
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import batch_running
 
 

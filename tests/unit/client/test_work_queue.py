@@ -14,7 +14,7 @@ import pytest
 from bayplan.client.work_queue import WorkQueue
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 
 class Work:

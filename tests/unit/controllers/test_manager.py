@@ -17,7 +17,7 @@ from bayplan.controllers.core.controller import slowly
 from bayplan.controllers.core.expectations import FORGOTTEN_S, Expectations
 from bayplan.controllers.core.shared_informers import changes, supervised
 from bayplan.errors import UsageError
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 
 

@@ -13,7 +13,7 @@ from bayplan.errors import ApiError as Refused
 from bayplan.errors import Conflict, Forbidden, NotFound
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.single_controller import ControllerRig, rig_of
 
 KEY = ("", "team")

@@ -12,7 +12,7 @@ from bayplan.telemetry.decisions import DecisionRing
 from bayplan.testing.builders import make_node, make_pod
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import changed
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import BatchRig, batch_running
 
 NODE = make_node("n", cpu=4, memory="8Gi")

@@ -8,12 +8,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from bayplan.explain.live_pod_explainer import LiveExplainer
-from bayplan.framework.runtime.bind_request_mutation import EXCLUDED, PATIENCE
+from bayplan.framework.runtime.bind_failures import PATIENCE
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new_request
 from bayplan.telemetry.answers import Answer, GivenUpOn, Requested
 from bayplan.testing import make_node, make_pod
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.live_scheduler import Rig, asking_the_binder, by_requests
 
 NODE = make_node("n1")

@@ -18,7 +18,8 @@ from bayplan.explain.engine_dispatch import BinderLook
 from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
 from bayplan.objects.meta import micro_time
 from bayplan.telemetry.answers import Answer, Requested
-from support.fakes.http_server import WireServer, on_loop, status
+from support.fakes.http_server import WireServer, status
+from support.harness.async_tests import on_loop
 from support.harness.reconciler import (
     REQUESTS,
     BinderRig,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bayplan.explain.live_pod_explainer import LiveExplainer
 from bayplan.telemetry.answers import Answer
 from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import Hang, on_loop
+from support.fakes.http_server import Hang
+from support.harness.async_tests import on_loop
 from support.harness.live_scheduler import Rig, running
 
 BIG, SMALL = make_node("big", cpu="8", memory="8Gi"), make_node("small", cpu="2", memory="8Gi")

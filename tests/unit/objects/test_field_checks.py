@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from bayplan.codec.quantity import QuantityText
 from bayplan.errors import ObjectError
 from bayplan.objects import field_checks
 from bayplan.objects.field_checks import check, problems
 from bayplan.objects.kinds import KINDS, convert, kinds_by_name
-from bayplan.objects.meta import QuantityText
 
 LONG = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

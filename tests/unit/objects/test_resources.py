@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from bayplan.codec.quantity import Quantity, QuantityError
+from bayplan.codec.quantity import Quantity, QuantityError, QuantityText
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from bayplan.objects.meta import Condition, QuantityText
+from bayplan.objects.meta import Condition
 from bayplan.objects.resources import (
     accounted_nonzero,
     accounted_requests,

@@ -13,7 +13,7 @@ from bayplan.framework.api.handle import Handle
 from bayplan.objects.kai.bind_request import BindRequestStatus
 from bayplan.plugins.gpu_sharing import GpuSharing
 from bayplan.testing import make_node, make_pod
-from support.fakes.http_server import until
+from support.harness.async_tests import until
 from support.harness.live_scheduler import as_server, asking_the_binder, by_requests
 
 NODE = make_node("n1", labels={"nvidia.com/gpu.memory": "16000"}, capacity={"nvidia.com/gpu": "2", "pods": "110"})

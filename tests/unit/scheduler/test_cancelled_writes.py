@@ -23,13 +23,8 @@ from support.builders.devices import (
     using_claim,
 )
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    Request,
-    on_loop,
-    until,
-)
+from support.fakes.http_server import Answer, Reply, Request
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import Rig, running
 
 NODE = make_node("n", cpu="4")

@@ -17,14 +17,8 @@ from bayplan.objects.kai.bind_request import BindRequest, BindRequestStatus, new
 from bayplan.scheduler.engine import Held
 from bayplan.testing import make_node, make_pod
 from support.builders.framework import changed
-from support.fakes.http_server import (
-    Answer,
-    Hang,
-    Reply,
-    Request,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Hang, Reply, Request, status
+from support.harness.async_tests import until
 from support.harness.live_scheduler import (
     Rig,
     as_server,

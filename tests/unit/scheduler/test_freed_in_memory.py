@@ -20,12 +20,8 @@ from support.builders.devices import (
 from support.builders.framework import changed, make_node, make_pod
 from support.builders.volumes import make_claim, make_volume, on_claim
 from support.builders.volumes import make_class as make_storage_class
-from support.fakes.http_server import (
-    Request,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Request, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import running
 
 NODE = make_node("n", cpu="4")

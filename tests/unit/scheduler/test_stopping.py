@@ -10,12 +10,8 @@ import pytest
 from bayplan.app.process_lifecycle import STOPPED, SchedulerProcess
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import (
-    Hang,
-    Request,
-    on_loop,
-    until,
-)
+from support.fakes.http_server import Hang, Request
+from support.harness.async_tests import on_loop, until
 from support.harness.live_batch import batch_running
 from support.harness.live_engine import PlayedServer
 from support.harness.live_scheduler import running

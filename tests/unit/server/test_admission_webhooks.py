@@ -26,7 +26,7 @@ from bayplan.server.admission_webhooks import (
 )
 from bayplan.server.http.serving_tls import ServingTls, TlsOptions
 from support.builders.volcano_manifests import job, queue, task
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 Tree = dict[str, Any]
 

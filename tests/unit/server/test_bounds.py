@@ -28,7 +28,7 @@ from bayplan.server.http.responses import (
     text,
 )
 from bayplan.telemetry.metrics import Registry
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from bayplan.clock import ManualClock
 from bayplan.objects.core import Pod
 from bayplan.server import About, Check, Views, election_check, handlers_check, shutdown_check
 from bayplan.telemetry.metrics import Counter, Registry
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.health_server import get, served
 
 STARTED = datetime(2026, 11, 15, 11, 34, 53, tzinfo=UTC)

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import PurePath
 
 from bayplan.errors import PluginError
-from bayplan.framework.runtime.plugin_call import words_of_fault
+from bayplan.framework.api.plugin_error import words_of_fault
 
 MOST_ALIKE = 5
 """So many sentences about one plugin at one point; more tell nobody anything new."""

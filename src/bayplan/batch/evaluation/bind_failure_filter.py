@@ -18,7 +18,8 @@ from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task
 from bayplan.framework.api.plugin import Rejection
 from bayplan.framework.api.status import Status, error
-from bayplan.framework.runtime.bind_request_mutation import EXCLUDED, BindFailures
+from bayplan.framework.runtime.bind_failures import BindFailures
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
 
 OWNER = "BindRequestBinder"
 """Who does the same in the pod engine."""

@@ -10,7 +10,7 @@ from bayplan.bind_requests.lost_requests import LostRequests
 from bayplan.bind_requests.tracker import BindRequests
 from bayplan.client import REQUEST_TIMEOUT_S
 from bayplan.clock import LoopClock
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import BindRequest
 from bayplan.telemetry.events import WARNING

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from bayplan.batch.model.amounts import TOLERANCE, Amounts
 from bayplan.batch.model.statuses import TaskStatus
 from bayplan.batch.model.tasks import Task
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import Node as NodeObject
-from bayplan.objects.meta import QuantityText
 from bayplan.objects.resources import CPU, MEMORY, PODS
 from bayplan.snapshot import BoolVector, RowVector
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from bayplan.batch.model.amounts import Amounts
-from bayplan.codec.quantity import parse_quantity
+from bayplan.codec.quantity import QuantityText, parse_quantity
 from bayplan.objects.core import Container, ContainerStatus, Pod
-from bayplan.objects.meta import QuantityText, ResourceList
+from bayplan.objects.meta import ResourceList
 from bayplan.objects.resources import PODS, has_pod_level_requests, is_pod_level
 
 _Written = tuple[tuple[tuple[str, QuantityText], ...], ...]

@@ -22,9 +22,8 @@ from bayplan.batch.handle import Reply
 from bayplan.batch.model.nodes import NodeUsage
 from bayplan.clock import Clock
 from bayplan.codec.go_duration import DurationError, parse_duration
-from bayplan.codec.quantity import QuantityError, parse_quantity
+from bayplan.codec.quantity import QuantityError, QuantityText, parse_quantity
 from bayplan.errors import BayplanError
-from bayplan.objects.meta import QuantityText
 
 T = TypeVar("T")
 

@@ -39,7 +39,8 @@ from bayplan.batch.session.pre_bind_state import PreBinding
 from bayplan.batch.session.statement import Statement
 from bayplan.clock import Clock
 from bayplan.framework.api.status import Status, error
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk, MutateFailed
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_mutation import MutateFailed
 from bayplan.framework.runtime.plugin_call import FAULTS
 from bayplan.objects.volcano.types import PodGroupCondition
 from bayplan.snapshot import BoolVector, Catalog, RowVector, Snapshot

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from bayplan.cli.connection import Connection
+from bayplan.cli.flags.shell_completion import complete_contexts, complete_namespaces
 from bayplan.client import Target, find_target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,3 +37,39 @@ def chosen_server(kubeconfig: Path | None, context: str, master: str) -> Target:
     if master:
         return find_target(kubeconfig, env=os.environ, context=context, server=master)
     return Connection(kubeconfig, context).target()
+
+
+def connection_options(command: F) -> F:
+    """`--kubeconfig`, `--context` and `--cluster`; the command gets them as one `connection`."""
+
+    def joined(*args: Any, kubeconfig: Path | None, context: str, cluster: str, **given: Any) -> Any:
+        return command(*args, connection=Connection(kubeconfig, context, cluster), **given)
+
+    joined.__doc__ = command.__doc__
+    joined.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--cluster", metavar="NAME", default="", help="The cluster of `bayplan cluster up --name NAME`."),
+        click.option(
+            "--context",
+            default="",
+            shell_complete=complete_contexts,
+            help="A context of the kubeconfig other than the current one.",
+        ),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(path_type=Path),
+            help="Default: KUBECONFIG, ~/.kube/config, the pod's, then the cluster of `bayplan cluster up`.",
+        ),
+    ):
+        option(joined)
+    return joined  # type: ignore[return-value]
+
+
+def namespace_option(command: F) -> F:
+    return click.option(
+        "-n",
+        "--namespace",
+        default="",
+        shell_complete=complete_namespaces,
+        help="Default: the one of the context, usually `default`.",
+    )(command)

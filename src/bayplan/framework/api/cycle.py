@@ -13,7 +13,7 @@ from bayplan.objects.core import Pod
 from bayplan.snapshot import PodInfo, RowVector, Snapshot
 
 if TYPE_CHECKING:
-    from bayplan.framework.runtime.plugin_call import PluginFault
+    from bayplan.framework.api.plugin_error import PluginFault
 
 T = TypeVar("T")
 

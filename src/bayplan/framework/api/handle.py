@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from bayplan.clock import Clock
 from bayplan.devices import DeviceAssumptions
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.diagnosis import Verdicts
 from bayplan.framework.api.status import Status
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.intents.writes import Writes
 from bayplan.objects.core import Pod
 from bayplan.snapshot import Catalog, NodeColumns, NodeTable, PodInfo
 from bayplan.volumes import VolumeAssumptions
@@ -52,16 +53,6 @@ class WaitingPod(Protocol):
 class WaitingPods(Protocol):
     def get(self, uid: str) -> WaitingPod | None: ...
     def all(self) -> Iterable[WaitingPod]: ...
-
-
-class Writes(Protocol):
-    """Performs intents against the API server."""
-
-    async def perform(self, intent: object) -> Any: ...
-
-    def submit(self, intent: object) -> None:
-        """Perform it some time soon: nobody waits for it, and a failure is only logged. For points that cannot wait."""
-        ...
 
 
 class Filters(Protocol):

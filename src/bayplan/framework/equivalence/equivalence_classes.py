@@ -15,9 +15,8 @@ depends on; what the pods then share is a part of nobody's, which never says any
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Generic, TypeVar
 
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import (
@@ -28,90 +27,24 @@ from bayplan.framework.api.extension_points import (
     SCORE,
     SIGNATURE,
 )
+from bayplan.framework.api.plugin_error import PluginFault, words_of_fault
 from bayplan.framework.api.status import Code, Status
+from bayplan.framework.equivalence.bounded_cache import Kept, Places, Shelf
 from bayplan.framework.equivalence.class_evaluation import Standing
 from bayplan.framework.equivalence.plugin_evaluation import EvaluationClock, Part
 from bayplan.framework.equivalence.plugin_role import Role
 from bayplan.framework.equivalence.weighted_scores import CannotShare
-from bayplan.framework.runtime.plugin_call import (
-    FAULTS,
-    Boundary,
-    PluginFault,
-    trace_from_outside,
-    words_of_fault,
-)
+from bayplan.framework.runtime.plugin_call import FAULTS, Boundary, trace_from_outside
 from bayplan.framework.runtime.profile import Profile
 from bayplan.objects.resource import DeviceClass
 from bayplan.snapshot import PodInfo
 from bayplan.snapshot.pod_info import look_of
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 256
-_REMEMBERED_KEYS = 4096
 _REMEMBERED_LOOKS = 256
 """Forgotten all at once, and long before a shelf forgets a key that was not asked for: each new look asks for one."""
-
-
-class Kept(Generic[T]):
-    """A place for what is shared by everything with one key."""
-
-    __slots__ = ("met", "used", "value")
-
-    def __init__(self) -> None:
-        self.met = False  # once: whatever comes again is kept
-        self.used = 0  # when it was asked for last, in attempts
-        self.value: T | None = None
-
-
-Places = tuple[Kept[Part] | None, ...]
-"""Of each plugin's answers about a pod; None where it is asked about this pod alone."""
-
-
-class Shelf(Generic[T]):
-    """Places by key, and how many of them may hold something."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._places: OrderedDict[Hashable, Kept[T]] = OrderedDict()
-        self._held: set[Kept[T]] = set()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def place(self, key: Hashable) -> Kept[T]:
-        """The place of a key; equal keys have one."""
-        kept = self._places.get(key)
-        if kept is not None:
-            self._places.move_to_end(key)
-        else:
-            kept = self._places[key] = Kept()
-            if len(self._places) > _REMEMBERED_KEYS:
-                self._places.popitem(last=False)
-        return kept
-
-    def keep(self, kept: Kept[T], value: T) -> None:
-        """Keep a value if its like was met before."""
-        if not kept.met:
-            kept.met = True
-            return
-        if len(self._held) >= self._limit:
-            self.drop(min(self._held, key=lambda each: each.used))
-        kept.value = value
-        self._held.add(kept)
-
-    def clear(self) -> None:
-        """Let everything go: pods may still hold their places."""
-        for kept in self._held:
-            kept.value = None
-        self._held.clear()
-        self._places.clear()
-
-    def drop(self, kept: Kept[T]) -> None:
-        kept.value = None
-        self._held.discard(kept)
 
 
 class Kind:

@@ -34,6 +34,7 @@ from bayplan.framework.api.extension_points import (
     Point,
 )
 from bayplan.framework.api.plugin import MAX_SCORE, NarrowTo
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import Code, Status
 from bayplan.framework.equivalence.plugin_role import Role
 from bayplan.framework.equivalence.weighted_scores import (
@@ -44,12 +45,7 @@ from bayplan.framework.equivalence.weighted_scores import (
     out_of_range,
 )
 from bayplan.framework.runtime.filtering import pre_filter_answer, refusals, rejections_of
-from bayplan.framework.runtime.plugin_call import (
-    FAULTS,
-    Boundary,
-    PluginFault,
-    as_status,
-)
+from bayplan.framework.runtime.plugin_call import FAULTS, Boundary, as_status
 from bayplan.snapshot import BoolVector, IntVector, NodeTable, NodeView
 
 R = TypeVar("R")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bayplan.codec.go_text import quote
 from bayplan.errors import BayplanError
+from bayplan.framework.api.preemption_extender import NamedVictims, PreemptionExtender
 from bayplan.framework.api.status import Status, error
 from bayplan.framework.preemption.victims import Victims, no_victim
 from bayplan.objects.core import Pod
@@ -21,33 +22,8 @@ from bayplan.snapshot import NodeColumns
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class NamedVictims:
-    """Victims on one node as an extender names them: by uid."""
-
-    uids: tuple[str, ...]
-    violations: int = 0
-
-
 Answer = Mapping[str, NamedVictims] | BayplanError
 """What an extender said, or why it said nothing."""
-
-
-class PreemptionExtender(Protocol):
-    """Somebody outside who may strike candidates off, or change the victims of one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def ignorable(self) -> bool: ...
-
-    def wants_preemption(self, pod: Pod) -> bool:
-        """Whether it has a say in preemption and in this pod."""
-        ...
-
-    def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
-        """The candidates that remain; `BayplanError` where it has no answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ calls, and a few microseconds a key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 from bayplan.clock import Clock
 from bayplan.errors import PluginError
 from bayplan.framework.api.cycle import Cycle, Key
-from bayplan.framework.runtime.plugin_call import FAULTS, words_of_fault
+from bayplan.framework.api.plugin_error import words_of_fault
+from bayplan.framework.runtime.plugin_call import FAULTS
 from bayplan.objects.core import Pod
-from bayplan.objects.kai.bind_request import ANNOTATION_DOMAIN, BindRequest, new_request
-from bayplan.objects.kai.gpu_sharing import RESERVATIONS
+from bayplan.objects.kai.bind_request import ANNOTATION_DOMAIN, BindRequest
 from bayplan.objects.name_validation import label_key_problems
 from bayplan.telemetry.metrics import Counter, Histogram, Registry, Stability, exponential_buckets
 
@@ -33,9 +33,6 @@ _RESERVED = ("kubernetes.io", "k8s.io")
 _PREFIX = "kai_bind_request_mutate_"
 
 EXCLUDED = "node(s) on which a binding of the pod was given up lately"
-FIRST_EXCLUSION_S, LAST_EXCLUSION_S = 30.0, 600.0
-PATIENCE = 5
-"""After so many bindings of one pod that were given up it has to wait, whatever nodes there are."""
 
 
 REQUEST_FIELDS: Key[dict[str, Any]] = Key("BindRequest/fields")
@@ -190,100 +187,6 @@ def _is_text(value: object) -> TypeGuard[str]:
 # what failed ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """A node on which bindings of a pod were given up. `left_s`: for how long it is not tried there; 0: it may be."""
-
-    node: str
-    times: int
-    reason: str
-    left_s: float
-
-
-@dataclass(slots=True)
-class _Record:
-    total: int = 0
-    nodes: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # how often, excluded until, and why
-    blocked_until_s: float = 0.0
-    last: str = ""
-    held_until_s: float = 0.0
-    held_why: str = ""
-
-
-class BindFailures:
-    """Pods whose bindings were given up: where each is not to be tried for a while, and when it may be at all."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.records: dict[str, _Record] = {}
-        """By the uids of the pods that have failed, and are neither bound nor gone."""
-
-    def note(self, uid: str, node_name: str, reason: str) -> float:
-        """A binding was given up; for how many seconds the pod is kept from that node."""
-        record, now_s = self.records.setdefault(uid, _Record()), self._clock.monotonic_s()
-        count = record.nodes.get(node_name, (0, 0.0, ""))[0]
-        pause_s = min(FIRST_EXCLUSION_S * 2.0 ** min(count, 16), LAST_EXCLUSION_S)
-        record.nodes[node_name] = count + 1, now_s + pause_s, reason
-        record.total += 1
-        record.last = f"on node {node_name}: {reason}"
-        if record.total >= PATIENCE:
-            blocked_s = min(FIRST_EXCLUSION_S * 2.0 ** min(record.total - PATIENCE, 16), LAST_EXCLUSION_S)
-            record.blocked_until_s = now_s + blocked_s
-        return pause_s
-
-    def hold(self, uid: str, until_s: float, why: str) -> None:
-        """A pod must not be tried on any node until then, on the monotonic clock."""
-        record = self.records.setdefault(uid, _Record())
-        record.held_until_s, record.held_why = until_s, why
-
-    def forget(self, uid: str) -> None:
-        """The pod is bound, or gone."""
-        self.records.pop(uid, None)
-
-    def excluded(self, uid: str) -> frozenset[str]:
-        """The nodes on which a pod is not to be tried now."""
-        record = self.records.get(uid)
-        return frozenset() if record is None else frozenset(self._excluded(record))
-
-    def _excluded(self, record: _Record) -> Iterator[str]:
-        now_s = self._clock.monotonic_s()
-        return (node for node, (_, until_s, _) in record.nodes.items() if until_s > now_s)
-
-    def exclusions(self, uid: str) -> tuple[Exclusion, ...]:
-        """All nodes on which bindings of a pod were given up, those too where it may be tried again."""
-        record, now_s = self.records.get(uid), self._clock.monotonic_s()
-        nodes = {} if record is None else record.nodes
-        return tuple(
-            Exclusion(node, times, reason, max(until_s - now_s, 0.0))
-            for node, (times, until_s, reason) in nodes.items()
-        )
-
-    def blocked_s(self, uid: str) -> float:
-        """For how long a pod is not to be tried at all."""
-        record = self.records.get(uid)
-        if record is None:
-            return 0.0
-        return max(max(record.blocked_until_s, record.held_until_s) - self._clock.monotonic_s(), 0.0)
-
-    def opens_in_s(self, uid: str) -> float | None:
-        """In how long a pod may be tried where it may not be now; None: nothing is kept from it. One that is not tried
-        at all is when that ends, for there are nodes besides those on which it was given up."""
-        shut_s = [each.left_s for each in self.exclusions(uid) if each.left_s]
-        return self.blocked_s(uid) or min(shut_s, default=None)
-
-    def blocked(self, uid: str) -> str:
-        """Why a pod is not to be tried at all now; nothing where it may be."""
-        record, left_s = self.records.get(uid), self.blocked_s(uid)
-        if record is None or not left_s:
-            return ""
-        if record.held_until_s > record.blocked_until_s:
-            return f"BindFailed: {record.held_why}; it is tried again in {left_s:.0f} s"
-        return (
-            f"BindFailed: {record.total} bindings of the pod were given up, the last {record.last}; "
-            f"it is tried again in {left_s:.0f} s"
-        )
-
-
 class Following(Protocol):
     """Who knows what became of requests: `cache.bind_requests.BindRequests` is one."""
 
@@ -292,28 +195,3 @@ class Following(Protocol):
     def request_of(self, pod: Pod) -> BindRequest | None:
         """The request that is to bring the pod to a node, as far as is known."""
         ...
-
-
-class BindRequestDesk:
-    """Where an engine's requests are drawn up: what all of them have in common."""
-
-    def __init__(self, clock: Clock, *, attempts: int | None = 3) -> None:
-        self.mutation = BindRequestMutation(clock)
-        self.failures = BindFailures(clock)
-        self.attempts = attempts
-        self.reservations = RESERVATIONS
-        """The namespace of the pods that hold shared GPUs."""
-        self.following: Following | None = None
-
-    def request(self, pod: Pod, node_name: str, annotations: Mapping[str, str], **spec: Any) -> BindRequest:
-        return new_request(pod, node_name, annotations=annotations, backoff_limit=self.attempts, **spec)
-
-    def made(self, request: BindRequest, pod: Pod) -> None:
-        """The API server has it: whoever looks at requests need not wait for the watch."""
-        if self.following is not None:
-            self.following.made(request, pod)
-
-    def groups_of(self, pod: Pod) -> tuple[str, ...]:
-        """The GPU groups that the request of a pod names."""
-        request = self.following.request_of(pod) if self.following is not None else None
-        return request.spec.selected_gpu_groups if request is not None else ()

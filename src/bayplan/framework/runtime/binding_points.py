@@ -23,18 +23,14 @@ from bayplan.framework.api.extension_points import (
     Point,
 )
 from bayplan.framework.api.plugin import Preflight, Wait
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
     Status,
     error,
 )
-from bayplan.framework.runtime.plugin_call import (
-    Boundary,
-    PluginFault,
-    as_status,
-    words_of,
-)
+from bayplan.framework.runtime.plugin_call import Boundary, as_status, words_of
 
 LONGEST_WAIT_S = 15 * 60.0
 

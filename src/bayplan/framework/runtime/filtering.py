@@ -28,6 +28,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.handle import Nominations
 from bayplan.framework.api.plugin import NarrowTo, Rejection
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -35,13 +36,7 @@ from bayplan.framework.api.status import (
     error,
     unresolvable,
 )
-from bayplan.framework.runtime.plugin_call import (
-    Boundary,
-    PluginFault,
-    as_status,
-    no_status,
-    words_of,
-)
+from bayplan.framework.runtime.plugin_call import Boundary, as_status, no_status, words_of
 from bayplan.snapshot import BoolVector, NodeColumns, NodeTable, NodeView, PodInfo, RowVector
 
 _ACCEPTED_FROM_FILTER = frozenset({Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING})

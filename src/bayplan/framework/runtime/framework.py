@@ -24,6 +24,7 @@ from bayplan.framework.api.extension_points import (
 )
 from bayplan.framework.api.handle import Handle
 from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -34,12 +35,7 @@ from bayplan.framework.preemption.extenders import Answer, Question, at_once
 from bayplan.framework.runtime.binding_points import Committing
 from bayplan.framework.runtime.filtering import Filtering
 from bayplan.framework.runtime.placement_scoring import Placing
-from bayplan.framework.runtime.plugin_call import (
-    Boundary,
-    PluginFault,
-    as_status,
-    words_of,
-)
+from bayplan.framework.runtime.plugin_call import Boundary, as_status, words_of
 from bayplan.framework.runtime.profile import Profile
 from bayplan.framework.runtime.scoring import Scoring
 from bayplan.objects.core import Pod

@@ -20,8 +20,9 @@ from bayplan.framework.api.extension_points import (
     Point,
 )
 from bayplan.framework.api.plugin import MAX_SCORE, Placement
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import Code, Status, error
-from bayplan.framework.runtime.plugin_call import Boundary, PluginFault, words_of
+from bayplan.framework.runtime.plugin_call import Boundary, words_of
 
 NO_PLACEMENTS = "no feasible placements found"
 _ANYWHERE = ""

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from bayplan.clock import Clock
-from bayplan.errors import PluginError
 from bayplan.framework.api.extension_points import Point
+from bayplan.framework.api.plugin_error import PACKAGE_FOLDER, PluginFault
 from bayplan.framework.api.status import SUCCESS, Code, Status
-from bayplan.snapshot import RowVector
 from bayplan.telemetry.await_timing import Resumed
 from bayplan.telemetry.plugin_timings import PluginTimings, PointTimings
 
@@ -32,7 +25,6 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 SLOW_CALL_S = 0.1
-_BAYPLAN = f"{Path(__file__).parents[2]}{os.sep}"
 _NONE = object()  # the answer of a call that raised
 
 FAULTS = (Exception, SystemExit, asyncio.CancelledError)
@@ -40,57 +32,12 @@ FAULTS = (Exception, SystemExit, asyncio.CancelledError)
 and whoever is cancelled there is something that the plugin has looked at, not we."""
 
 
-class PluginFault(PluginError):
-    """A plugin raised or answered nonsense. `text` is what the pod's status will say."""
-
-    def __init__(self, plugin: str, point: str, text: str) -> None:
-        super().__init__(f'plugin "{plugin}" at {point}: {text}')
-        self.plugin = plugin
-        self.point = point
-        self.text = text
-        self.question: tuple[Point, RowVector | None] | None = None  # at which point, and about which nodes
-
-    def repeat(self, plugin: Any, point: Point, rows: RowVector | None = None) -> None:
-        """Raise it again where the plugin is about to be asked the same once more."""
-        if self.question is None or self.plugin != plugin.name or self.question[0] is not point:
-            return
-        before = self.question[1]
-        if rows is None or (before is not None and np.array_equal(before, rows)):
-            raise self
-
-    @classmethod
-    def raised(cls, plugin: Any, point: str, fault: BaseException) -> PluginFault:
-        """The fault of a plugin that raised, with the place in its code."""
-        if isinstance(fault, PluginFault):
-            return fault
-        return cls(plugin.name, point, f"{type(fault).__name__}: {words_of_fault(fault)}{_place(plugin, fault)}")
-
-
-def words_of_fault(fault: BaseException) -> str:
-    """What an exception says; whoever raises one may have no words for it."""
-    try:
-        return str(fault)
-    except Exception:
-        return "it cannot say what"
-
-
 def trace_from_outside(fault: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """The traceback for a log, from the first line on that is not ours: how we came to ask is no matter."""
     trace = fault.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_BAYPLAN):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         trace = trace.tb_next
     return type(fault), fault, trace or fault.__traceback__
-
-
-def _place(plugin: Any, fault: BaseException) -> str:
-    """Where the plugin's own file was left last: what it called from there is somebody else's."""
-    frames = traceback.extract_tb(fault.__traceback__)
-    if not frames:
-        return ""
-    own = getattr(sys.modules.get(type(plugin).__module__), "__file__", None)
-    others = [frame for frame in frames if not frame.filename.startswith(_BAYPLAN)]
-    last = ([frame for frame in frames if frame.filename == own] or others or frames)[-1]
-    return f" ({Path(last.filename).name}:{last.lineno})"
 
 
 class Boundary:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 from weakref import WeakSet
 
 from bayplan.config.plugin_args import ArgsKind
+from bayplan.config.suggestions import nearly
 from bayplan.errors import PluginError
 from bayplan.framework.api import plugin as protocols
 from bayplan.framework.api.extension_points import ATTEMPT_ORDER
@@ -37,7 +37,6 @@ FLAGS = (
 _OTHER_DATA = ("ARGS", "cured_by", "on_mutate_error")
 MUTATE = "mutate_bind_request"
 """A method that belongs to no point of a configuration: every plugin of a profile that has it is asked."""
-_ALMOST = 0.85
 
 _PARTNERS = (
     ("reserve", ("unreserve",)),
@@ -135,13 +134,6 @@ def misspelt(plugin: type[Any]) -> Iterator[str]:
         meant = nearly(attribute, methods + data if is_method else data)
         if meant:
             yield f"has {'a method' if is_method else 'an attribute'} {attribute}; is {meant} meant?"
-
-
-def nearly(attribute: str, known: Iterable[str]) -> str:
-    """The one of these that an attribute is nearly called, whatever its capitals; "" where there is none."""
-    by_letters = {name.lower(): name for name in known}
-    found = get_close_matches(attribute.lower(), by_letters, n=1, cutoff=_ALMOST)
-    return by_letters[found[0]] if found else ""
 
 
 def _wrong_method(plugin: type[Any], attribute: str, value: Any) -> Iterator[str]:

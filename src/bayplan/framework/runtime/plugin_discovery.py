@@ -38,7 +38,8 @@ from bayplan.framework.api.extension_points import (
     PRE_BIND,
     Point,
 )
-from bayplan.framework.runtime.plugin_call import FAULTS, words_of_fault
+from bayplan.framework.api.plugin_error import words_of_fault
+from bayplan.framework.runtime.plugin_call import FAULTS
 from bayplan.framework.runtime.plugin_contract import (
     MODULE_OF_FILE,
     MUTATE,

@@ -29,9 +29,10 @@ from bayplan.framework.api.extension_points import (
     Point,
 )
 from bayplan.framework.api.handle import Handle
+from bayplan.framework.api.plugin_error import words_of_fault
 from bayplan.framework.runtime.bind_request_mutation import SKIP, Mutator
 from bayplan.framework.runtime.event_registrations import cures_of
-from bayplan.framework.runtime.plugin_call import FAULTS, words_of_fault
+from bayplan.framework.runtime.plugin_call import FAULTS
 from bayplan.framework.runtime.registry import Entry, Registry
 
 log = logging.getLogger(__name__)

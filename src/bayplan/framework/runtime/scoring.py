@@ -15,13 +15,14 @@ import numpy as np
 from bayplan.framework.api.cycle import Cycle
 from bayplan.framework.api.extension_points import NORMALIZE, PRE_SCORE, SCORE
 from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
     Status,
     error,
 )
-from bayplan.framework.runtime.plugin_call import Boundary, PluginFault, words_of
+from bayplan.framework.runtime.plugin_call import Boundary, words_of
 from bayplan.snapshot import IntVector, NodeTable
 
 _LARGEST = 2**63 - 1

@@ -24,6 +24,7 @@ from bayplan.framework.api.events import (
 )
 from bayplan.framework.api.handle import Handle, Nominations
 from bayplan.framework.api.plugin import PostFilterAnswer
+from bayplan.framework.api.preemption_extender import PreemptionExtender
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -42,14 +43,7 @@ from bayplan.framework.preemption.dry_run import (
     leaves_by_preemption,
     resolvable_rows,
 )
-from bayplan.framework.preemption.extenders import (
-    Answer,
-    Left,
-    PreemptionExtender,
-    Question,
-    at_once,
-    reducing,
-)
+from bayplan.framework.preemption.extenders import Answer, Left, Question, at_once, reducing
 from bayplan.framework.preemption.victims import Victims, budgets_of
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import KubeObject

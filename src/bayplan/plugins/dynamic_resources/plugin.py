@@ -48,6 +48,7 @@ from bayplan.framework.api.plugin import (
     Rejection,
     row_alone,
 )
+from bayplan.framework.api.plugin_error import PluginFault
 from bayplan.framework.api.status import (
     SKIP,
     Status,
@@ -56,7 +57,6 @@ from bayplan.framework.api.status import (
     unschedulable,
 )
 from bayplan.framework.runtime.bind_request_mutation import name_in_request
-from bayplan.framework.runtime.plugin_call import PluginFault
 from bayplan.framework.runtime.scoring import default_normalize
 from bayplan.objects.core import Pod
 from bayplan.objects.kai.bind_request import ClaimAllocation

@@ -17,8 +17,9 @@ import numpy as np
 from bayplan.config.model import Extender as ExtenderConfig
 from bayplan.errors import BayplanError
 from bayplan.framework.api.plugin import MAX_SCORE
+from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import Code, Status
-from bayplan.framework.preemption.extenders import Answer, NamedVictims
+from bayplan.framework.preemption.extenders import Answer
 from bayplan.framework.preemption.victims import Victims
 from bayplan.objects.core import Pod
 from bayplan.snapshot import IntVector, NodeTable, RowVector

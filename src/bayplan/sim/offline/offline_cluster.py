@@ -15,9 +15,9 @@ from types import TracebackType
 import numpy as np
 from msgspec.structs import replace
 
-from bayplan.app import (
+from bayplan.app.batch import build_batch_engine
+from bayplan.app.configuration import (
     batch_configured,
-    build_batch_engine,
     configured,
     filled_cache,
     known_actions,

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from bayplan.app import configured, known_plugins
+from bayplan.app.configuration import configured, known_plugins
 from bayplan.config.model import Configuration
 from bayplan.errors import UsageError
 from bayplan.framework.runtime.registry import Registry

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bayplan.app import build_batch_engine
+from bayplan.app.batch import build_batch_engine
 from bayplan.batch.config.scheduler_conf import (
     BatchConfiguration,
     dump,

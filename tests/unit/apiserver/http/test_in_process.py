@@ -20,8 +20,8 @@ from bayplan.clock import ManualClock, SystemClock
 from bayplan.errors import Forbidden, Invalid, NotFound, Unauthorized, Unreachable
 from bayplan.objects.core import Namespace
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import on_loop, turns_of_others, until
 from support.harness.apiserver_store import config_map
+from support.harness.async_tests import on_loop, turns_of_others, until
 from support.harness.embedded_cluster import STRANGER, Served, served
 
 CONFIG_MAPS = Resource("", "v1", "configmaps")

@@ -18,8 +18,8 @@ from bayplan.errors import NotFound
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.meta import KubeObject
-from support.fakes.http_server import on_loop, until
 from support.harness.apiserver_store import config_map, pod
+from support.harness.async_tests import on_loop, until
 from support.harness.embedded_cluster import STRANGER, served
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -12,8 +12,8 @@ from bayplan.apiserver.http.responses import Stream
 from bayplan.apiserver.http.watch_stream import ObjectForm, Watch
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.storage.selection_predicate import selection
-from support.fakes.http_server import on_loop
 from support.harness.apiserver_store import World, config_map, pod
+from support.harness.async_tests import on_loop
 
 
 def started(world: World, kind: str = "ConfigMap", *, version: int = 0, labels: str = "", fields: str = "") -> Watch:

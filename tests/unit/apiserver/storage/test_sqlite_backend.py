@@ -17,7 +17,7 @@ from bayplan.apiserver.storage.sqlite_backend import (
 )
 from bayplan.apiserver.storage.store import CommitError, Entry, Store
 from bayplan.apiserver.storage.watch_cache import Change
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 PODS = ("", "pods")
 

@@ -18,8 +18,8 @@ from support.fakes.held_journal import (
     post,
     watched,
 )
-from support.fakes.http_server import on_loop, until
 from support.harness.apiserver_store import config_map, pod
+from support.harness.async_tests import on_loop, until
 from support.harness.embedded_cluster import STRANGER
 
 Tree = dict[str, Any]

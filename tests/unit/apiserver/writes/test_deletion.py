@@ -11,8 +11,8 @@ from bayplan.apiserver.api_errors import Refusal
 from bayplan.apiserver.cleanup import Housekeeping
 from bayplan.apiserver.resources.kinds import Tree
 from bayplan.apiserver.writes.deletion import DeleteOptions
-from support.fakes.http_server import on_loop, until
 from support.harness.apiserver_store import World, config_map, pod
+from support.harness.async_tests import on_loop, until
 
 
 def metadata(world: World, kind: str, name: str) -> Tree | None:

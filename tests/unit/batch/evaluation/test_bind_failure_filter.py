@@ -12,12 +12,9 @@ from bayplan.batch.engine import BatchEngine
 from bayplan.batch.session.outcome import Outcome
 from bayplan.cache import Cache
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.bind_request_mutation import (
-    EXCLUDED,
-    FIRST_EXCLUSION_S,
-    PATIENCE,
-    BindRequestDesk,
-)
+from bayplan.framework.runtime.bind_failures import FIRST_EXCLUSION_S, PATIENCE
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_mutation import EXCLUDED
 from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
 from support.builders.batch import (

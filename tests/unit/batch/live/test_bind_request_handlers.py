@@ -20,13 +20,8 @@ from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.devices import exactly, make_allocation, make_claim
 from support.builders.framework import changed
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Reply, Request, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_batch import batch_running
 
 MIG = "nvidia.com/mig-1g.5gb"

@@ -8,7 +8,8 @@ import pytest
 
 from bayplan.batch.live.default_queues import PAUSE_S
 from support.builders.batch import make_queue
-from support.fakes.http_server import on_loop, status, until
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_batch import batch_running
 
 

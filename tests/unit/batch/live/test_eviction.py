@@ -15,13 +15,8 @@ from bayplan.objects.workloads import PriorityClass
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import changed
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    Request,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Answer, Reply, Request, status
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import BatchRig, batch_running
 from support.harness.log_capture import log_at
 

@@ -11,7 +11,8 @@ from bayplan.objects.core import Pod
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.batch_engines import GANGS
-from support.fakes.http_server import on_loop, status
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import batch_running
 
 CAPACITY = GANGS.replace("nodeorder", "capacity")

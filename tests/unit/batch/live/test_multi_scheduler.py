@@ -10,7 +10,7 @@ from bayplan.objects.meta import OwnerReference
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
 from support.builders.framework import changed
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import batch_running
 
 WORDS = [f"job-{number}" for number in range(300)]

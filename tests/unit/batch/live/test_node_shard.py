@@ -13,7 +13,8 @@ from bayplan.objects.meta import ObjectMeta
 from bayplan.objects.volcano.types import NodeShard, NodeShardSpec, NodeShardStatus
 from bayplan.testing.builders import make_node
 from support.builders.batch import make_group, make_member, make_queue
-from support.fakes.http_server import on_loop, status, until
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_batch import BatchRig, batch_running
 
 NODES = [make_node("a", cpu=1), make_node("b", cpu=1)]

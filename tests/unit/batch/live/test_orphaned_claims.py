@@ -32,7 +32,8 @@ from support.builders.devices import (
     make_slice,
 )
 from support.builders.framework import changed
-from support.fakes.http_server import on_loop, status
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop
 from support.harness.live_batch import BatchRig, batch_running
 
 NODE = make_node("n", cpu=4)

@@ -4,8 +4,9 @@ import pytest
 
 from bayplan.batch.model.amounts import Amounts
 from bayplan.batch.model.pod_amounts import pod_amounts
+from bayplan.codec.quantity import QuantityText
 from bayplan.objects.core import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
-from bayplan.objects.meta import Condition, QuantityText, ResourceList
+from bayplan.objects.meta import Condition, ResourceList
 
 GPU = "nvidia.com/gpu"
 

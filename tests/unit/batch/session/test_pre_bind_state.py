@@ -18,7 +18,8 @@ from bayplan.batch.session.outcome import Outcome
 from bayplan.batch.session.registration import Misregistered
 from bayplan.batch.session.session import Session
 from bayplan.clock import ManualClock
-from bayplan.framework.runtime.bind_request_mutation import BindRequestDesk, Mutator
+from bayplan.framework.runtime.bind_request_factory import BindRequestDesk
+from bayplan.framework.runtime.bind_request_mutation import Mutator
 from bayplan.testing.builders import make_node
 from support.builders.batch import (
     make_engine,

@@ -10,7 +10,7 @@ from bayplan.client import MERGE_PATCH
 from bayplan.objects.kai.bind_request import OURS, TAKEN_BY
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
 from bayplan.objects.kai.gpu_sharing import GROUP_LABEL
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.reconciler import DEFINITIONS, PODS, pod_tree
 

@@ -21,13 +21,8 @@ from bayplan.client.auth.secret import Secret
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, KubeconfigError, Unauthorized, Unreachable
 from support.fakes.certificates import Authority, Pair, server_context
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop
 
 SECRET = "s3cr3t-t0k3n"
 V1 = "client.authentication.k8s.io/v1"

@@ -9,13 +9,8 @@ import pytest
 
 from bayplan.client import Catalogue, NamedKind, Resource, UnknownKind, read_catalogue
 from bayplan.errors import ApiError, UsageError
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 
 PODS = NamedKind(Resource("", "v1", "pods"), "Pod", "pod", ("po",), ("all",), ("list",))

@@ -17,14 +17,8 @@ from bayplan.objects.resource import ResourceClaim
 from bayplan.objects.volcano.types import Queue
 from bayplan.objects.workloads import ReplicaSet
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop, until
 
 
 def server_of(offers: dict[str, list[str]]) -> Any:

@@ -9,15 +9,9 @@ import pytest
 from bayplan.client import PODS, Client, Election, Elections
 from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
-from support.fakes.http_server import (
-    Answer,
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    until,
-)
+from support.fakes.http_server import Answer, Reply, Request, WireServer
 from support.fakes.lease_server import LeaseServer
+from support.harness.async_tests import on_loop, until
 from support.harness.lost_lease import StaleLease, complaints, unsent
 
 

@@ -13,13 +13,8 @@ from bayplan.client.auth.secret import Secret
 from bayplan.client.election.leader_address import LEADER
 from bayplan.client.election.lease_lock import Lock, Record
 from bayplan.errors import UsageError
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
 ENV = {"POD_NAMESPACE": "kube-system", "POD_NAME": "bayplan-7"}

@@ -18,16 +18,9 @@ from bayplan.client.auth.kubeconfig import ExecConfig
 from bayplan.clock import ManualClock
 from bayplan.errors import BayplanError, LeaseLost
 from bayplan.objects.meta import micro_time
-from support.fakes.http_server import (
-    Answer,
-    Hang,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Hang, Request, WireServer, status
 from support.fakes.lease_server import LeaseServer, taken
+from support.harness.async_tests import on_loop, until
 
 
 class World:

@@ -12,15 +12,9 @@ import pytest
 from bayplan.client import Election, Elections, Timings
 from bayplan.clock import ManualClock
 from bayplan.errors import LeaseLost
-from support.fakes.http_server import (
-    Answer,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Request, WireServer, status
 from support.fakes.lease_server import PATH, LeaseServer
+from support.harness.async_tests import on_loop, until
 
 NAMES = ("first", "second")
 STEP_S = 0.25

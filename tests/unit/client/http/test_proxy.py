@@ -13,7 +13,8 @@ from bayplan.client import Target
 from bayplan.client.http.proxy import proxy_for
 from bayplan.errors import KubeconfigError, Unreachable
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import Reply, WireServer, on_loop
+from support.fakes.http_server import Reply, WireServer
+from support.harness.async_tests import on_loop
 
 PROXY = "http://proxy.example:3128"
 

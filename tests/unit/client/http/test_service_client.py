@@ -12,13 +12,8 @@ from bayplan.client import NotPosted, Secret, Service, Target
 from bayplan.clock import ManualClock
 from bayplan.errors import KubeconfigError
 from support.fakes.certificates import Authority, server_context
-from support.fakes.http_server import (
-    Hang,
-    Reply,
-    WireServer,
-    on_loop,
-    until,
-)
+from support.fakes.http_server import Hang, Reply, WireServer
+from support.harness.async_tests import on_loop, until
 
 
 def service(clock: ManualClock | None = None, **trust: Any) -> Service:

@@ -17,17 +17,8 @@ from bayplan.client.http.rate_limiter import Limiter
 from bayplan.client.informer.backoff import Backoff, Pace
 from bayplan.clock import ManualClock
 from bayplan.errors import ApiError, LeaseLost, TimedOut, Unreachable
-from support.fakes.http_server import (
-    Answer,
-    Feed,
-    Hang,
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Feed, Hang, Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop, until
 
 
 def ok(_: Request) -> Reply:

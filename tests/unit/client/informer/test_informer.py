@@ -30,10 +30,9 @@ from support.fakes.http_server import (
     listed,
     modified,
     node,
-    on_loop,
     status,
-    until,
 )
+from support.harness.async_tests import on_loop, until
 
 NODES = resource_of(kind_of(Node))
 BAD = {"spec": {"unschedulable": "perhaps"}}

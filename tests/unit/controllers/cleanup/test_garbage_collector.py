@@ -18,7 +18,7 @@ from bayplan.controllers.core.api_types import (
     REPLICA_SETS,
     Tree,
 )
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, controlled
 
 GARBAGE = ("garbage-collector-controller", "replicaset-controller")

@@ -24,10 +24,9 @@ from support.fakes.http_server import (
     bookmark,
     deleted,
     modified,
-    on_loop,
     status,
-    until,
 )
+from support.harness.async_tests import on_loop, until
 
 Tree = dict[str, Any]
 

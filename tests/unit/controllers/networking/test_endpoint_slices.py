@@ -29,7 +29,7 @@ from bayplan.controllers.networking.endpoint_slices import BREATH_S, EndpointSli
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled
 from support.harness.single_controller import ControllerRig, rig_of
 

@@ -26,7 +26,7 @@ from bayplan.controllers.nodes.node_health import silent_conditions, wanted_tain
 from bayplan.controllers.nodes.taint_eviction import may_stay_s
 from bayplan.objects.core import Node, NodeSpec, NodeStatus, Taint, Toleration
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, passing
 from support.harness.embedded_cluster import served
 

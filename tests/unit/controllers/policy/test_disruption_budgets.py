@@ -20,7 +20,7 @@ from bayplan.controllers.core.api_types import (
 from bayplan.controllers.policy.disruption_budgets import status_of, still_disrupted
 from bayplan.errors import TooManyRequests
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ from bayplan.objects.kinds import convert
 from bayplan.objects.meta import KubeObject
 from bayplan.objects.quotas import number
 from bayplan.objects.volumes import PersistentVolumeClaim
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled
 from support.harness.single_controller import ControllerRig, rig_of
 

@@ -30,7 +30,7 @@ from bayplan.controllers.storage.volume_binder import (
     make_default_class,
 )
 from bayplan.objects.kinds import convert
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled, tell
 
 VOLUME_CONTROLLERS = (

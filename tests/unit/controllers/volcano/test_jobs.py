@@ -41,7 +41,7 @@ from bayplan.controllers.volcano.resources import VC_JOBS
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import OwnerReference
 from support.builders.volcano_manifests import container, job, task
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import tell
 
 Tree = dict[str, Any]

@@ -19,7 +19,7 @@ from bayplan.controllers.volcano.resources import (
     VC_JOBS,
 )
 from bayplan.telemetry.metrics import Registry
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 from support.harness.embedded_cluster import served
 from support.harness.metrics_scrape import Family, families
 

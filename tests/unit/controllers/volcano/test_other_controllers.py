@@ -30,7 +30,7 @@ from bayplan.errors import NotFound, UsageError
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import convert
 from bayplan.objects.volcano.definitions import volcano_definitions
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.volcano_controllers import DEFINITIONS
 

@@ -18,7 +18,7 @@ from bayplan.controllers.core.api_types import (
 )
 from bayplan.controllers.workloads.cron_jobs import SCHEDULED, job_body, latest_due
 from bayplan.objects.meta import ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, controlled
 
 ONLY = ("cronjob-controller", "job-controller")

@@ -19,7 +19,7 @@ from bayplan.controllers.kubelet.node_template import NodeTemplate
 from bayplan.controllers.workloads.daemon_pods import Answer, Wishes, daemon_pod
 from bayplan.objects.core import Node, NodeSpec, Taint
 from bayplan.objects.meta import ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled
 
 ONLY = ("daemonset-controller",)

@@ -19,7 +19,7 @@ from bayplan.controllers.core.api_types import (
 from bayplan.controllers.workloads import deployment_status as sums
 from bayplan.controllers.workloads.template_hash import short_hash
 from bayplan.objects.meta import ObjectMeta, whole_time
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, controlled, passing
 
 ONLY = ("deployment-controller", "replicaset-controller")

@@ -32,7 +32,7 @@ from bayplan.controllers.core.shared_informers import World
 from bayplan.controllers.workloads import job_status as sums
 from bayplan.controllers.workloads.jobs import Jobs
 from bayplan.objects.meta import Condition, ObjectMeta, OwnerReference
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, controlled, tell
 
 ONLY = ("job-controller", "ttl-after-finished-controller")

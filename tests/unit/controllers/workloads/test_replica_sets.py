@@ -21,12 +21,8 @@ from bayplan.controllers.core.shared_informers import World
 from bayplan.controllers.workloads.replica_sets import ReplicaSets
 from bayplan.objects.kinds import convert
 from bayplan.objects.meta import ObjectMeta
-from support.fakes.http_server import (
-    WireServer,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import WireServer, status
+from support.harness.async_tests import on_loop, until
 from support.harness.controllers import Controlled, controlled, tell
 
 ONLY = ("replicaset-controller",)

@@ -22,7 +22,8 @@ from bayplan.devices.claims import FINALIZER
 from bayplan.objects.kinds import kind_of
 from bayplan.objects.resource import DeviceClass, ResourceSlice
 from support.e2e.volumes_and_devices import device_claim
-from support.fakes.http_server import Reply, WireServer, on_loop
+from support.fakes.http_server import Reply, WireServer
+from support.harness.async_tests import on_loop
 from support.harness.controllers import Controlled, controlled
 
 SLICES, CLASSES = (resource_of(kind_of(struct)) for struct in (ResourceSlice, DeviceClass))

@@ -21,7 +21,7 @@ from bayplan.controllers.core.api_types import (
 from bayplan.controllers.workloads.controller_revisions import HASH_LABEL
 from bayplan.controllers.workloads.stateful_plan import Delete, Make, plan
 from bayplan.objects.meta import Condition, ObjectMeta
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.controllers import controlled
 
 ONLY = ("statefulset-controller",)

@@ -29,8 +29,8 @@ from bayplan.framework import (
 )
 from bayplan.framework.api.extension_points import SCORE
 from bayplan.framework.api.plugin import ScoreGroups
+from bayplan.framework.equivalence.bounded_cache import Shelf
 from bayplan.framework.equivalence.class_evaluation import Standing
-from bayplan.framework.equivalence.equivalence_classes import Shelf
 from bayplan.framework.equivalence.plugin_role import Role
 from bayplan.objects.core import Pod
 from bayplan.objects.kinds import convert

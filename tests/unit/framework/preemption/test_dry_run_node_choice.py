@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from bayplan.errors import BayplanError
+from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import Status, error
 from bayplan.framework.preemption.dry_run import (
     cheapest,
@@ -14,7 +15,7 @@ from bayplan.framework.preemption.dry_run import (
     evictions,
     leaves_by_preemption,
 )
-from bayplan.framework.preemption.extenders import NamedVictims, reduced
+from bayplan.framework.preemption.extenders import reduced
 from bayplan.framework.preemption.victims import Victims
 from bayplan.objects.core import Pod
 from bayplan.objects.meta import Condition

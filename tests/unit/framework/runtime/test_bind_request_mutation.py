@@ -12,14 +12,8 @@ import pytest
 
 from bayplan.clock import ManualClock
 from bayplan.errors import PluginError
-from bayplan.framework.runtime.bind_request_mutation import (
-    FAIL,
-    SKIP,
-    BindFailures,
-    BindRequestMutation,
-    MutateFailed,
-    Mutator,
-)
+from bayplan.framework.runtime.bind_failures import BindFailures
+from bayplan.framework.runtime.bind_request_mutation import FAIL, SKIP, BindRequestMutation, MutateFailed, Mutator
 from bayplan.objects.kai.bind_request import annotation_key
 
 KEY = "one.kai.scheduler/x"

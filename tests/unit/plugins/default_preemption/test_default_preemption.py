@@ -12,6 +12,7 @@ import pytest
 from bayplan.errors import ConfigError
 from bayplan.framework.api.diagnosis import Diagnosis
 from bayplan.framework.api.plugin import PostFilterAnswer, PostFilterPlugin, PreEnqueuePlugin
+from bayplan.framework.api.preemption_extender import NamedVictims
 from bayplan.framework.api.status import (
     SUCCESS,
     Code,
@@ -21,7 +22,6 @@ from bayplan.framework.api.status import (
     unschedulable,
 )
 from bayplan.framework.preemption.dry_run import ClearNomination, EvictVictim
-from bayplan.framework.preemption.extenders import NamedVictims
 from bayplan.framework.preemption.victims import Victims
 from bayplan.framework.runtime.filtering import Filtering
 from bayplan.framework.runtime.plugin_call import Boundary

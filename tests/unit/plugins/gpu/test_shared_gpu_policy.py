@@ -54,7 +54,7 @@ from support.builders.framework import (
     unresolvable,
 )
 from support.builders.openb_workloads import openb
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 
 def gpu_node(name: str, devices: int, cpu: int = 96_000, model: str = "") -> Node:

@@ -18,7 +18,7 @@ from bayplan.plugins.gpu.gpu_requests import (
 )
 from bayplan.sim.traces.trace_files import TracePod
 from bayplan.sim.virtual_time.policies import POLICIES, policy_manifest
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.deadlines import DEADLINE_S
 
 TRACE = [

@@ -15,13 +15,8 @@ from bayplan.objects.core import Pod
 from bayplan.queue.queued_pod import Pool
 from bayplan.scheduler.binding.binding_cycle import PreBinds
 from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import (
-    Hang,
-    Reply,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Hang, Reply, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import (
     Rig,
     Told,

@@ -20,14 +20,8 @@ from support.builders.framework import (
     make_node,
     make_pod,
 )
-from support.fakes.http_server import (
-    Answer,
-    Hang,
-    Request,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Answer, Hang, Request, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import (
     Rig,
     Told,

@@ -15,14 +15,8 @@ from bayplan.objects.core import Pod, PodStatus
 from bayplan.objects.meta import Condition
 from bayplan.queue.queued_pod import Pool
 from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import (
-    Hang,
-    Reply,
-    Request,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Hang, Reply, Request, status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import (
     Rig,
     Told,

@@ -10,7 +10,8 @@ import pytest
 from bayplan.objects.meta import KubeObject
 from bayplan.scheduler.live.cache_comparer import Comparison, compare
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import Hang, on_loop
+from support.fakes.http_server import Hang
+from support.harness.async_tests import on_loop
 from support.harness.live_scheduler import Rig, running
 
 NODE = make_node("n", cpu="4")

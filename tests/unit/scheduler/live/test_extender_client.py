@@ -22,7 +22,7 @@ from bayplan.scheduler.cycle.http_extender import Extender, ExtenderReply
 from bayplan.scheduler.live.extender_client import Extenders, _trust, services_for
 from support.builders.framework import make_pod
 from support.fakes.certificates import Authority
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 URL = "http://binder"
 

@@ -24,7 +24,7 @@ from bayplan.scheduler.live.plugin_reloader import Reloading
 from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.scheduler.live.scheduler_factory import live_scheduler
 from support.builders.framework import make_node, make_pod
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 CONFIG = HEAD + "profiles: [{plugins: {multiPoint: {enabled: [{name: Mine}, {name: Other}]}}}]\n"

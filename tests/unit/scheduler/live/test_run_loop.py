@@ -26,12 +26,8 @@ from support.builders.volumes import (
     on_claim,
     volume_pod,
 )
-from support.fakes.http_server import (
-    Hang,
-    on_loop,
-    turns_of_others,
-    until,
-)
+from support.fakes.http_server import Hang
+from support.harness.async_tests import on_loop, turns_of_others, until
 from support.harness.live_scheduler import Rig, running
 
 NODE = make_node("n", cpu="100")

@@ -9,7 +9,8 @@ from bayplan.objects.meta import Condition, ObjectMeta
 from bayplan.objects.workloads import GangPolicy, PodGroup, PodGroupSchedulingPolicy, PodGroupSpec, PodGroupStatus
 from bayplan.queue.queued_pod import Pool
 from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import on_loop, status, until
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import Rig, conditions, running
 
 GATES = ("GenericWorkload", "GangScheduling")

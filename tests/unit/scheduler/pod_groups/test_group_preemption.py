@@ -32,7 +32,8 @@ from bayplan.scheduler.live.run_loop import LiveScheduler
 from bayplan.scheduler.pod_groups.group_attempts import Groups
 from bayplan.scheduler.pod_groups.group_preemption import GroupPreemption
 from support.builders.framework import changed, make_node, make_pod
-from support.fakes.http_server import on_loop, status, until
+from support.fakes.http_server import status
+from support.harness.async_tests import on_loop, until
 from support.harness.live_scheduler import Rig, conditions, running
 
 GATES = ("GenericWorkload", "GangScheduling", "WorkloadAwarePreemption")

@@ -22,7 +22,7 @@ from support.builders.framework import (
     make_node,
     make_pod,
 )
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.live_scheduler import Rig, running
 
 GATES = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling")

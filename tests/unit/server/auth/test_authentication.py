@@ -17,7 +17,7 @@ from bayplan.server import ALWAYS_ALLOWED, Authorizer, FrontProxy, Server, Trust
 from bayplan.server.auth.ttl_cache import Remembered
 from bayplan.telemetry.metrics import Registry
 from support.fakes.certificates import Authority
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 from support.harness.health_server import (
     Judge,
     get,

@@ -18,7 +18,7 @@ from bayplan.server.http.connections import (
     WRITE_S,
 )
 from bayplan.telemetry.metrics import Gauge, Registry
-from support.fakes.http_server import on_loop, turns_of_others, until
+from support.harness.async_tests import on_loop, turns_of_others, until
 from support.harness.health_server import (
     connected,
     exchange,

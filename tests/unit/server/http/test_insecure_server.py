@@ -16,7 +16,7 @@ from bayplan.server.http.insecure_server import PlainServer
 from bayplan.server.http.requests import Request
 from bayplan.server.http.responses import Response, text
 from bayplan.server.profiling import profiling_routes
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 
 
 @asynccontextmanager

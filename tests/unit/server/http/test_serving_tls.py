@@ -16,7 +16,7 @@ from bayplan.server.http.serving_tls import ServingTls, certificates_in
 from bayplan.telemetry.access_metrics import AccessMetrics
 from bayplan.telemetry.metrics import Registry
 from support.fakes.certificates import Authority, Pair
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.health_server import (
     connected,
     get,

@@ -11,7 +11,7 @@ from bayplan.objects.pod_relaxations import Change
 from bayplan.server import ALWAYS_ALLOWED, NotLeading, Views
 from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.metrics import Registry
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.health_server import Judge, get, served
 
 JANE = {"username": "jane", "groups": ["team"]}

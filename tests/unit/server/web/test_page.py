@@ -22,7 +22,7 @@ from bayplan.telemetry.answers import Answer
 from bayplan.telemetry.metrics import Registry
 from bayplan.telemetry.page_feed import Numbers
 from bayplan.testing import make_pod
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.health_server import (
     Judge,
     Reply,

@@ -24,7 +24,7 @@ from bayplan.server.web.page_streams import (
 from bayplan.telemetry.page_feed import Decisions, Numbers, Told
 from bayplan.testing import make_pod
 from support.builders.framework import changed, from_api, make_node
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 
 Tree = dict[str, Any]
 Event = tuple[str, Any]

@@ -32,7 +32,7 @@ from bayplan.sim.traces.recorded_trace import read_recorded
 from bayplan.testing import make_node, make_pod
 from bayplan.testing.batch_builders import make_gang, make_pod_group
 from support.builders.packing_profile import PACKING
-from support.fakes.http_server import on_loop, until
+from support.harness.async_tests import on_loop, until
 from support.harness.deadlines import DEADLINE_S
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -15,7 +15,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bayplan.app import build_batch_engine, configured, known_actions, known_batch_plugins, known_plugins
+from bayplan.app.batch import build_batch_engine
+from bayplan.app.configuration import configured, known_actions, known_batch_plugins, known_plugins
 from bayplan.batch.config.scheduler_conf import BatchConfiguration, PluginOption, load_default
 from bayplan.batch.registry import PluginSet
 from bayplan.cache import Cache

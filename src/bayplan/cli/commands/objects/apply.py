@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from bayplan.cli.connection import Connection, asked, connection_options, namespace_option
+from bayplan.cli.connection import Connection, asked
+from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.output.terminal import progress
 from bayplan.client import Applier, Client
 from bayplan.errors import ApiError, ObjectError, UsageError

@@ -13,7 +13,8 @@ import msgspec
 
 from bayplan.cli.commands.objects.apply import read_objects
 from bayplan.cli.commands.objects.get import pairs
-from bayplan.cli.connection import Connection, asked, connection_options, namespace_option
+from bayplan.cli.connection import Connection, asked
+from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.shell_completion import complete_kinds
 from bayplan.cli.output.terminal import progress
 from bayplan.client import Applier, Client, NamedKind, Wanted, read_catalogue, watch_objects

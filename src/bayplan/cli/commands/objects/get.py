@@ -11,7 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from bayplan.cli.connection import Connection, asked, connection_options, namespace_option
+from bayplan.cli.connection import Connection, asked
+from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.shell_completion import complete_kinds
 from bayplan.cli.output.printers import print_value
 from bayplan.cli.output.terminal import Grid, cell_text, progress

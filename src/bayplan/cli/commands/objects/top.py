@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bayplan.cli.cluster_monitor import ClusterView, NodeUse
-from bayplan.cli.connection import Connection, asked, connection_options
+from bayplan.cli.connection import Connection, asked
+from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.output import terminal
 from bayplan.cli.output.printers import print_value
 from bayplan.cli.output.terminal import progress

@@ -10,10 +10,11 @@ from urllib.parse import quote, urljoin
 import click
 import msgspec
 
-from bayplan.app import filled_cache
+from bayplan.app.configuration import filled_cache
 from bayplan.cli.cluster_folder import ClusterFolder
-from bayplan.cli.connection import Connection, connected, connection_options, mended, namespace_option
+from bayplan.cli.connection import Connection, connected, mended
 from bayplan.cli.engine_setup import chosen_plugins, running_engine
+from bayplan.cli.flags.connection_options import connection_options, namespace_option
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.flags.shell_completion import complete_pods
 from bayplan.cli.output.printers import print_value

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bayplan.app import batch_configured, known_actions, known_batch_plugins
+from bayplan.app.configuration import batch_configured, known_actions, known_batch_plugins
 from bayplan.batch.config.argument_specs import misgiven, takes_of
 from bayplan.batch.config.scheduler_conf import (
     DEFAULTED_FLAGS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from bayplan.app import fake_kubelet
+from bayplan.app.controllers import fake_kubelet
 from bayplan.cli.flags.kubelet_options import habits_of, pod_habit_options, taken_out
 from bayplan.cli.signals import until_stopped
 from bayplan.client import Target, find_target

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from bayplan.app import freeze_memory, scheduler_process
+from bayplan.app import freeze_memory
+from bayplan.app.scheduler import scheduler_process
 from bayplan.app.wakeup_batching import Pace, paced_loop
 from bayplan.cli.commands.processes.process_runner import run_process
 from bayplan.cli.commands.processes.scheduler_setup import Start, started

@@ -16,7 +16,8 @@ import click
 from msgspec.structs import replace
 
 from bayplan import __version__
-from bayplan.app import build_engine, configured, plugin_source
+from bayplan.app.configuration import configured, plugin_source
+from bayplan.app.scheduler import build_engine
 from bayplan.cache import Cache
 from bayplan.cli.engine_setup import explained, file_text
 from bayplan.cli.flags.go_command import FlagError, GoCommand

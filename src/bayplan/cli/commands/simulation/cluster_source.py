@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from bayplan.app import batch_configured, build_engine, configured, known_actions
+from bayplan.app.configuration import batch_configured, configured, known_actions
+from bayplan.app.scheduler import build_engine
 from bayplan.batch.cluster_state import DEFAULT_SCHEDULER
 from bayplan.cache import Cache
 from bayplan.cli.connection import Connection, asked

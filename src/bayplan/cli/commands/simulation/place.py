@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from bayplan.app import filled_cache
+from bayplan.app.configuration import filled_cache
 from bayplan.cli.engine_setup import chosen_plugins, running_engine
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value

@@ -20,7 +20,8 @@ from bayplan.cli.commands.simulation.cluster_source import (
     read_source,
     source_option,
 )
-from bayplan.cli.connection import Connection, connected, connection_options, mended
+from bayplan.cli.connection import Connection, connected, mended
+from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.signals import until_stopped
 from bayplan.codec.go_duration import DurationError, parse_duration

@@ -13,7 +13,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bayplan.app import batch_configured, build_batch_engine, configured, known_actions, known_plugins
+from bayplan.app.batch import build_batch_engine
+from bayplan.app.configuration import batch_configured, configured, known_actions, known_plugins
 from bayplan.cli.engine_setup import batch_explained, explained, file_text
 from bayplan.cli.output.printers import print_table, print_value, yaml_text
 from bayplan.clock import ManualClock

@@ -16,7 +16,8 @@ from bayplan.cli.commands.simulation.cluster_source import (
     read_source,
     source_option,
 )
-from bayplan.cli.connection import Connection, connection_options
+from bayplan.cli.connection import Connection
+from bayplan.cli.flags.connection_options import connection_options
 from bayplan.cli.flags.plugin_options import plugin_options
 from bayplan.cli.output.printers import print_table, print_value
 from bayplan.sim.offline.whatif import (

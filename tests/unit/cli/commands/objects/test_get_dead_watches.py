@@ -13,16 +13,8 @@ from bayplan.client import NamedKind, Wanted, resource_of
 from bayplan.clock import ManualClock
 from bayplan.objects.core import Node
 from bayplan.objects.kinds import kind_of
-from support.fakes.http_server import (
-    Feed,
-    Reply,
-    WireServer,
-    deleted,
-    node,
-    on_loop,
-    status,
-    until,
-)
+from support.fakes.http_server import Feed, Reply, WireServer, deleted, node, status
+from support.harness.async_tests import on_loop, until
 
 NOTICED_S = 30.0
 NODES = resource_of(kind_of(Node))

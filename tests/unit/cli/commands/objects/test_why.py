@@ -31,13 +31,8 @@ from bayplan.telemetry.answers import (
     Refused,
     Requested,
 )
-from support.fakes.http_server import (
-    Reply,
-    Request,
-    WireServer,
-    on_loop,
-    status,
-)
+from support.fakes.http_server import Reply, Request, WireServer, status
+from support.harness.async_tests import on_loop
 
 EXAMPLES = Path(__file__).parents[5] / "examples" / "cluster"
 PLUGINS = EXAMPLES.parent / "plugins"

@@ -24,7 +24,7 @@ from bayplan.objects.core import Pod
 from bayplan.objects.kai.gpu_sharing import CONFIG_MAP_NAME as NAME
 from bayplan.server.http.self_signed import VALID, self_signed
 from bayplan.server.http.serving_tls import TlsOptions
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.in_process_commands import Run
 from support.harness.volcano_controllers import install

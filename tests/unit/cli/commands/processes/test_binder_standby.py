@@ -16,7 +16,7 @@ from bayplan.app.binder import (
 from bayplan.cli.commands.processes import binder
 from bayplan.config.bayplan_settings import OwnSettings
 from bayplan.objects.kai.bind_request_definition import bind_request_definition
-from support.fakes.http_server import on_loop
+from support.harness.async_tests import on_loop
 from support.harness.embedded_cluster import served
 from support.harness.reconciler import DEFINITIONS
 

@@ -1,0 +1,107 @@
+"""Reads configurations, plugins and objects from files for the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bayplan.batch.actions import default_actions
+from bayplan.batch.config.scheduler_conf import BatchConfiguration
+from bayplan.batch.config.scheduler_conf import load as load_batch
+from bayplan.batch.config.scheduler_conf import load_default as load_default_batch
+from bayplan.batch.plugins import default_batch_plugins
+from bayplan.batch.registry import ActionSet, PluginSet
+from bayplan.cache import Cache
+from bayplan.config.feature_gates import Features
+from bayplan.config.load import load, load_default
+from bayplan.config.model import Configuration
+from bayplan.framework.runtime.plugin_discovery import (
+    Kind,
+    found_in,
+    installed,
+    looks,
+    with_installed_plugins,
+    with_plugins_from,
+)
+from bayplan.framework.runtime.registry import Registry
+from bayplan.objects.core import Node, Pod
+from bayplan.objects.defaults import admitted
+from bayplan.objects.manifests import load_manifests
+from bayplan.objects.meta import KubeObject
+from bayplan.plugins import default_plugins
+from bayplan.plugins.gpu import gpu_policies
+from bayplan.plugins.gpu_sharing import GpuSharing
+from bayplan.scheduler.live.plugin_reloader import PluginSource
+
+
+def known_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> Registry:
+    """Every plugin that can be named in a configuration: shipped, installed, and from folders."""
+    registry = with_installed_plugins(default_plugins().with_plugins(*gpu_policies(), GpuSharing))
+    for folder in folders:
+        registry = with_plugins_from(registry, folder, trust_writable=trust_writable)
+    return registry
+
+
+def known_batch_plugins(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> PluginSet:
+    """Every plugin that a tier can name: shipped, installed, and from folders."""
+    plugins = default_batch_plugins().with_plugins(*installed(Kind.BATCH_PLUGIN))
+    for folder in folders:
+        plugins = plugins.with_plugins(*found_in(folder, Kind.BATCH_PLUGIN, trust_writable=trust_writable))
+    return plugins
+
+
+def known_actions(folders: Iterable[Path] = (), *, trust_writable: bool = False) -> ActionSet:
+    """Every action that a session can run: shipped, installed, and from folders. Made anew: an action remembers."""
+    actions = default_actions().with_classes(*installed(Kind.ACTION))
+    for folder in folders:
+        actions = actions.with_classes(*found_in(folder, Kind.ACTION, trust_writable=trust_writable))
+    return actions
+
+
+def plugin_source(
+    text: str | None, folders: Sequence[Path], *, trust_writable: bool = False, features: Features | None = None
+) -> PluginSource:
+    """The plugins of folders for the configuration of a text, to be loaded as often as their files change."""
+    return PluginSource(
+        lambda: looks(folders),
+        lambda: known_plugins(folders, trust_writable=trust_writable),
+        lambda registry: configured(text, registry, features),
+    )
+
+
+def configured(text: str | None, registry: Registry, features: Features | None = None) -> Configuration:
+    """A configuration from the text of a file, or the default one; `features`: which gates are on."""
+    kinds = registry.args_kinds
+    gates = [name for name, _, on in (features or Features()).all() if on]
+    return load(text, args_kinds=kinds, gates=gates) if text is not None else load_default(kinds, gates)
+
+
+def batch_configured(text: str | None, actions: ActionSet | None = None) -> BatchConfiguration:
+    """The batch engine's configuration from the text of a file, or the built-in one; `actions`: what it may name."""
+    if text is None:
+        return load_default_batch()
+    return load_batch(text) if actions is None else load_batch(text, tuple(actions))
+
+
+def read_objects(paths: Iterable[Path]) -> list[KubeObject]:
+    """The objects of files and folders, completed as an API server completes what it stores.
+
+    Documents whose kind a scheduler does not look at are passed over; an object that a server would refuse is an
+    `ObjectError` that names its place.
+    """
+    loaded = load_manifests(paths)
+    return list(admitted(loaded.objects, loaded.places))
+
+
+def filled_cache(objects: Iterable[KubeObject]) -> Cache:
+    """A cache that has seen the objects; pods without a node are left to whoever schedules them."""
+    cache = Cache()
+    for item in objects:
+        if isinstance(item, Node):
+            cache.add_node(item)
+        elif isinstance(item, Pod):
+            if item.spec.node_name and item.status.phase not in ("Succeeded", "Failed"):
+                cache.add_pod(item)
+        else:
+            cache.put(item)
+    return cache

@@ -1,0 +1,35 @@
+"""Protocol of an extender that takes part in preemption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bayplan.framework.preemption.victims import Victims
+from bayplan.objects.core import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVictims:
+    """Victims on one node as an extender names them: by uid."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+class PreemptionExtender(Protocol):
+    """Somebody outside who may strike candidates off, or change the victims of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ignorable(self) -> bool: ...
+
+    def wants_preemption(self, pod: Pod) -> bool:
+        """Whether it has a say in preemption and in this pod."""
+        ...
+
+    def process_preemption(self, pod: Pod, candidates: Mapping[str, Victims]) -> Mapping[str, NamedVictims]:
+        """The candidates that remain; `BayplanError` where it has no answer."""
+        ...

@@ -1,0 +1,38 @@
+"""Builds the BindRequest of a pod that is placed on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bayplan.clock import Clock
+from bayplan.framework.runtime.bind_failures import BindFailures
+from bayplan.framework.runtime.bind_request_mutation import BindRequestMutation, Following
+from bayplan.objects.core import Pod
+from bayplan.objects.kai.bind_request import BindRequest, new_request
+from bayplan.objects.kai.gpu_sharing import RESERVATIONS
+
+
+class BindRequestDesk:
+    """Where an engine's requests are drawn up: what all of them have in common."""
+
+    def __init__(self, clock: Clock, *, attempts: int | None = 3) -> None:
+        self.mutation = BindRequestMutation(clock)
+        self.failures = BindFailures(clock)
+        self.attempts = attempts
+        self.reservations = RESERVATIONS
+        """The namespace of the pods that hold shared GPUs."""
+        self.following: Following | None = None
+
+    def request(self, pod: Pod, node_name: str, annotations: Mapping[str, str], **spec: Any) -> BindRequest:
+        return new_request(pod, node_name, annotations=annotations, backoff_limit=self.attempts, **spec)
+
+    def made(self, request: BindRequest, pod: Pod) -> None:
+        """The API server has it: whoever looks at requests need not wait for the watch."""
+        if self.following is not None:
+            self.following.made(request, pod)
+
+    def groups_of(self, pod: Pod) -> tuple[str, ...]:
+        """The GPU groups that the request of a pod names."""
+        request = self.following.request_of(pod) if self.following is not None else None
+        return request.spec.selected_gpu_groups if request is not None else ()

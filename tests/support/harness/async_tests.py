@@ -1,0 +1,53 @@
+"""Runs asynchronous tests on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec
+
+from support.harness.deadlines import WHOLE_TEST_S
+
+P = ParamSpec("P")
+
+
+def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(WHOLE_TEST_S):
+                await test(*args, **kwargs)
+
+        asyncio.run(limited())
+
+    return run
+
+
+@asynccontextmanager
+async def turns_of_others(pause_s: float = 0.0) -> AsyncIterator[Callable[[], int]]:
+    """How often somebody else on the loop has had its turn so far."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(pause_s)
+
+    beside = asyncio.ensure_future(others())
+    try:
+        yield lambda: turns
+    finally:
+        beside.cancel()
+
+
+async def until(condition: Callable[[], object], *, tick: Callable[[], None] | None = None) -> None:
+    """Give the loop turns until something is so; `tick` may move a manual clock on between two turns."""
+    while not condition():
+        await asyncio.sleep(0.001)
+        if tick is not None:
+            tick()
